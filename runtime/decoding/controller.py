@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from edgedec.runtime.decoding.acceptance import Backoff, Trust
 from edgedec.runtime.decoding.cost_book import CostBook
@@ -25,6 +26,7 @@ from edgedec.runtime.decoding.model_choice import ModelChoice
 from edgedec.runtime.decoding.mtp_backoff import MtpBackoff
 from edgedec.runtime.decoding.planner import Drafters, DraftingTeam, Planning, RoundTimings
 from edgedec.runtime.drafting.best_first import MAX_PROBABILITY
+from edgedec.runtime.drafting.draft_cost import Promise
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
@@ -33,7 +35,6 @@ from edgedec.runtime.drafting.drafter import (
     DraftPrompt,
     ModelDrafter,
     ModelDrafting,
-    Promise,
     RoundOutcome,
 )
 from edgedec.runtime.drafting.fusion import fuse
@@ -125,8 +126,8 @@ class ControlledPlanning(Planning):
         choice: ModelChoice,
         target: TokenSequence,
     ) -> None:
+        super().__init__(team)
         self._controller = controller
-        self._team = team
         self._choice = choice
         self._plan = ModelPlan()
         self._target = target
@@ -145,10 +146,6 @@ class ControlledPlanning(Planning):
     @property
     def model(self) -> ModelDrafting | None:
         return self._choice.drafting
-
-    @property
-    def models(self) -> Sequence[ModelDrafting]:
-        return [model.drafting for model in self._team.models]
 
     @property
     def wants_mtp(self) -> bool:
@@ -183,21 +180,10 @@ class ControlledPlanning(Planning):
         if self._decision is not None and len(outcome.tree) != self._decision.n_nodes:
             tree = led_by(outcome.tree, tree)  # not all was fit to be verified
         path = tree.matching(outcome.emitted)
-        emitted, stats = outcome.emitted, outcome.stats
-        whole = RoundOutcome(tree, tuple(path), emitted, stats, outcome.hidden, outcome.mtp)
-        self._team.observe(context, whole)
+        self.team.observe(context, replace(outcome, tree=tree, path=tuple(path)))
         if timings is None or self._decision is None:
             return
         self._learn(tree, outcome, path, timings)
-
-    def end(self, tokens: Sequence[int]) -> None:
-        self._team.end(tokens)
-
-    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
-        return (yield from self._team.catch_up(tokens))
-
-    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
-        yield from self._team.refine(tokens, target)
 
     def explain(self) -> list[str]:
         """Returns what was decided how often, and what it promised and brought."""
@@ -214,7 +200,7 @@ class ControlledPlanning(Planning):
         least = _LEAST_VALUE if is_look else max(_LEAST_VALUE, costs.row_share)
         budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=least)
         found = []
-        for drafting in self._team.free:
+        for drafting in self.team.free:
             if not self._backoffs[drafting.name].is_over():
                 continue
             factor = self._trust[drafting.name].factor

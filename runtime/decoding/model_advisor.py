@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from edgedec.runtime.decoding.acceptance import Backoff, DepthRates
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting, Unread
 
 MAX_LEVELS = 8
 _PRIOR = 0.7  # acceptance of a level before any was seen
@@ -114,12 +114,13 @@ class ModelAdvisor:
         free_rate: tokens per millisecond that the free drafters promise for this round.
         other_rate: that another model promises.
         """
-        n_missing = self._model.n_missing(context.tokens)
+        unread = self._model.unread(context.tokens)
+        n_missing = unread.n_missing
         best = self._best(room, target, free_rate, self._rates.levels, n_missing)
         self._levels = self._rates.levels
-        if n_predicted := self._model.n_predicted(context.tokens):
+        if unread.n_predicted:
             first = self._best(room, target, free_rate, self._rates.predicted_levels, n_missing)
-            if self._pays_to_read(n_predicted, room, max(first.rate, free_rate), best):
+            if self._pays_to_read(unread.n_predicted, room, max(first.rate, free_rate), best):
                 self._model.read_exactly()
                 self._backoff.reset()
                 return self._believed(best)
@@ -138,7 +139,7 @@ class ModelAdvisor:
             if self._rates.was_asked and best.rate <= _MARGIN / target.ms(1):
                 self._backoff.lost()  # else nothing would ever say that it has become better
             return ModelPlan()
-        return best if self._pays_to_catch_up(n_missing, room, target, best.rate) else ModelPlan()
+        return best if self._pays_to_catch_up(unread, room, target, best.rate) else ModelPlan()
 
     def budget(self, plan: ModelPlan, room: Budget, target: CostTable, n_nodes: int) -> Budget:
         """Returns how much the model may draft: what earns less than it costs is left out."""
@@ -153,7 +154,7 @@ class ModelAdvisor:
 
     def learn(self, plan: ModelPlan, n_held: int, n_emitted: int, verify_ms: float) -> None:
         """Takes in a round that it drafted for by ``plan``, and of whose drafts ``n_held`` held."""
-        cost = self._model.cost
+        cost = self._model.passes.cost
         is_usual = 0 < cost.n_fed <= _USUAL_FEED
         n_steps = cost.n_levels + is_usual
         if n_steps:
@@ -192,7 +193,7 @@ class ModelAdvisor:
     @property
     def drafted_ms(self) -> float:
         """What the latest proposal cost, catching up with much text aside."""
-        cost = self._model.cost
+        cost = self._model.passes.cost
         feed_ms = cost.feed_ms if cost.n_fed <= _FEW else 0.0
         return cost.level_ms + feed_ms + cost.other_ms
 
@@ -241,7 +242,7 @@ class ModelAdvisor:
         return (n_missing - _USUAL_FEED) * self._costs.row_ms_of_many <= _STAKE * target.ms(1)
 
     def _pays_to_catch_up(
-        self, n_missing: int, room: Budget, target: CostTable, rate: float
+        self, unread: Unread, room: Budget, target: CostTable, rate: float
     ) -> bool:
         """Whether reading what the draft model has missed is worth it.
 
@@ -251,11 +252,11 @@ class ModelAdvisor:
         rental); but for a model that other texts have shown to save much. Nor may the whole become
         slower than plain decoding, should nothing come of it.
         """
-        if n_missing <= _FEW:
+        if unread.n_missing <= _FEW:
             return True
-        cost_ms = (n_missing - _USUAL_FEED) * self._costs.row_ms_of_many
+        cost_ms = (unread.n_missing - _USUAL_FEED) * self._costs.row_ms_of_many
         saved_ms = max(target.ms(1) / max(self._free_gain, 1.0) - 1 / rate, 0.0)  # per token
-        if self._model.reads_end_only:
+        if unread.is_end_only:
             saved_ms *= _PART_WORTH
         self._regret_ms += saved_ms
         n_left = min(room.depth, _HORIZON)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, ModelRates
+from edgedec.runtime.drafting.draft_cost import Promise
 from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting, Promise
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting
 from edgedec.runtime.drafting.guarded import GuardedModelDrafting
 from edgedec.runtime.sequences.passes import Passes
 
@@ -92,7 +93,7 @@ class ModelChoice:
         drafting, started_s = self._chosen.drafting, self._clock()
         tree = yield from drafting.propose(context, budget)
         self._proposed_ms = 1000 * (self._clock() - started_s)
-        drafting.drafting.cost.takes_in_all(self._proposed_ms)
+        drafting.drafting.passes.cost.takes_in_all(self._proposed_ms)
         return tree, budget
 
     def learn(
@@ -116,9 +117,9 @@ class ModelChoice:
     def _advisor_of(self, candidate: _Candidate, target: CostTable) -> Passes[ModelAdvisor]:
         if candidate.advisor is None:
             drafting = candidate.drafting.drafting
-            promise = drafting.promise
+            promise = drafting.passes.promise
             if promise is None:
-                own = yield from self._costs.of(candidate.role, drafting.sequence)
+                own = yield from self._costs.of(candidate.role, drafting.passes.sequence)
             else:
                 own = target.scaled(promise.cost)
             rates = self._rates_of(candidate.role, promise)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from edgedec.runtime.drafting.draft_cost import EarlyCounts
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
@@ -46,17 +47,15 @@ class RoundTimings:
 
 
 class Planning(ABC):
-    """A planner's part in one request."""
+    """A planner's part in one request. team: the parts of its drafters."""
+
+    def __init__(self, team: DraftingTeam) -> None:
+        self.team = team
 
     @property
     @abstractmethod
     def model(self) -> ModelDrafting | None:
         """The model that drafted for this round, or would have, if there is one."""
-
-    @property
-    @abstractmethod
-    def models(self) -> Sequence[ModelDrafting]:
-        """All models that may draft."""
 
     @property
     def wants_mtp(self) -> bool:
@@ -75,18 +74,6 @@ class Planning(ABC):
 
         Called for the first token, too, which prefill gave: ``timings`` is None, the tree empty.
         """
-
-    @abstractmethod
-    def end(self, tokens: Sequence[int]) -> None:
-        """The output ended with exactly ``tokens``, prompt included."""
-
-    @abstractmethod
-    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
-        """Computes, in idle time, what was predicted of ``tokens``; returns how many there were."""
-
-    @abstractmethod
-    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
-        """Has those that draft use idle time after ``tokens``; see `ModelDrafting.refine`."""
 
     @abstractmethod
     def explain(self) -> list[str]:
@@ -173,17 +160,21 @@ class DraftingTeam:
         for drafting in self._all:
             drafting.end(tokens)
 
-    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
-        """Has the models compute what was only predicted for them."""
+    def use_idle_time(self, tokens: Sequence[int], target: TokenSequence) -> Passes[int]:
+        """Has the models use idle time after ``tokens``; see `ModelDrafting.use_idle_time`."""
         n_computed = 0
         for model in self.models:
-            n_computed += yield from model.catch_up(tokens)
+            n_computed += yield from model.use_idle_time(tokens, target)
         return n_computed
 
-    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
-        """Has the models use idle time."""
-        for model in self.models:
-            yield from model.refine(tokens, target)
+    @property
+    def early(self) -> list[EarlyCounts]:
+        """What each model drafted while the target model verified."""
+        return [model.drafting.passes.early for model in self.models]
+
+    def explain(self) -> list[str]:
+        """Returns what the models decided for themselves, a line each."""
+        return [line for model in self.models for line in model.drafting.explain()]
 
     @property
     def _all(self) -> list[GuardedDrafting | GuardedModelDrafting]:
@@ -226,17 +217,13 @@ class FixedPlanning(Planning):
     """A fixed budget for one output."""
 
     def __init__(self, team: DraftingTeam, budget: Budget, name: str) -> None:
-        self._team = team
+        super().__init__(team)
         self._budget = budget
         self._name = name
 
     @property
     def model(self) -> ModelDrafting | None:
-        return next(iter(self.models), None)
-
-    @property
-    def models(self) -> Sequence[ModelDrafting]:
-        return [model.drafting for model in self._team.models]
+        return next((model.drafting for model in self.team.models), None)
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
         asked = context.speculation
@@ -245,8 +232,8 @@ class FixedPlanning(Planning):
         budget = dataclasses.replace(
             self._budget, n_nodes=min(n_nodes, room.n_nodes), depth=min(depth, room.depth)
         )
-        trees = [drafting.propose(context, budget) for drafting in self._team.free]
-        for model in self._team.models:
+        trees = [drafting.propose(context, budget) for drafting in self.team.free]
+        for model in self.team.models:
             trees.insert(0, (yield from model.propose(context, budget)))
         found = [tree for tree in trees if len(tree)]
         return found[0] if len(found) == 1 else fuse(found, budget)
@@ -254,16 +241,7 @@ class FixedPlanning(Planning):
     def observe(
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
     ) -> None:
-        self._team.observe(context, outcome)
-
-    def end(self, tokens: Sequence[int]) -> None:
-        self._team.end(tokens)
-
-    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
-        return (yield from self._team.catch_up(tokens))
-
-    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
-        yield from self._team.refine(tokens, target)
+        self.team.observe(context, outcome)
 
     def explain(self) -> list[str]:
         budget = self._budget

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 
 from edgedec.runtime.decoding.planner import Planner, Planning, RoundTimings
 from edgedec.runtime.decoding.strategy import (
@@ -114,25 +113,20 @@ class SpeculativeDecoding(Decoding):
         return self._re_anchor(context, tree, verdict, rows, timings)
 
     def end(self) -> None:
-        state, models = self._state, self._planning.models
+        state, team = self._state, self._planning.team
         state.sequence.rewind(min(state.sequence.n_tokens, len(state.tokens)))
-        self._planning.end(state.tokens)
+        team.end(state.tokens)
         state.stats.failed_drafters.update(self._method.failures)
-        state.stats.n_early = sum(model.n_early for model in models)
-        state.stats.n_early_used = sum(model.n_early_used for model in models)
+        state.stats.n_early = sum(early.n_drafted for early in team.early)
+        state.stats.n_early_used = sum(early.n_used for early in team.early)
 
     def catch_up(self, target: TokenSequence) -> Passes[int]:
         """Has the models that drafted compute what was predicted for them, and draft better."""
-        tokens = self._state.tokens
-        n_computed = yield from self._planning.catch_up(tokens)
-        yield from self._planning.refine(tokens, target)
-        return n_computed
+        return (yield from self._planning.team.use_idle_time(self._state.tokens, target))
 
     def explain(self) -> list[str]:
         """Returns what was decided, a line each."""
-        lines = self._planning.explain()
-        for model in self._planning.models:
-            lines += model.explain()
+        lines = [*self._planning.explain(), *self._planning.team.explain()]
         if why_not := self._method.no_overlap:
             lines.append(f"overlap: off, {why_not}")
         return lines
@@ -167,13 +161,10 @@ class SpeculativeDecoding(Decoding):
             with_logits=state.needs_logits,
             with_mtp=self._method.with_mtp and self._planning.wants_mtp,
         )
-        beside = (
-            nullcontext()
-            if model is None
-            else model.beside(context, tree, state.n_left, state.sequence)
-        )
-        with beside:
-            rows = (yield wanted) if model is None else (yield from model.verify(wanted))
+        if model is None:
+            rows = yield wanted
+        else:
+            rows = yield from model.verify(wanted, context, tree, state.n_left)
         target = TreeRows(state, tree, rows, noise)
         return self._method.verifier.verify(tree, target, NoiseChance(noise)), rows
 
@@ -196,10 +187,9 @@ class SpeculativeDecoding(Decoding):
         # The drafters got those of the prompt's rows when the output began.
         own = {} if timings is None else rows.hidden
         hidden = {layer: states.copy() for layer, states in own.items()}
-        outcome = RoundOutcome(tree, verdict.path, tokens, rows.stats, hidden, rows.mtp)
+        ms = None if timings is None else timings.draft_ms + timings.verify_ms
+        outcome = RoundOutcome(tree, verdict.path, tokens, rows.stats, hidden, rows.mtp, ms)
         self._planning.observe(context, outcome, timings)
-        if (model := self._planning.model) is not None and timings is not None:
-            model.count_round(len(tokens), timings.draft_ms + timings.verify_ms)
         return StepResult(tokens, (*(node.origin for node in accepted), TARGET))
 
 

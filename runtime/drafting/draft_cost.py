@@ -1,10 +1,33 @@
-"""What a proposal of a draft model cost."""
+"""What a proposal of a draft model costs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from edgedec.runtime.sequences.prefill import PREFILL_CHUNK
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What is known of a model's drafts before any was made.
+
+    cost: of its pass over one row, in such passes of the target model. acceptance: share of its
+    tokens that hold where those before them do.
+    """
+
+    cost: float
+    acceptance: float
+
+
+@dataclass
+class EarlyCounts:
+    """Drafted tokens computed while the target model verified.
+
+    n_used: those that came true, or that the next proposal went on from.
+    """
+
+    n_drafted: int = 0
+    n_used: int = 0
 
 
 @dataclass

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from edgedec.runtime.drafting.draft_cost import DraftCost
-from edgedec.runtime.drafting.drafter import Promise
+from edgedec.runtime.drafting.draft_cost import DraftCost, EarlyCounts, Promise
 from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.rows import Rows
@@ -24,6 +23,7 @@ class DraftPasses:
     """
 
     promise: Promise | None = None
+    """What is known of the drafts; None if costs have to be measured."""
     layer_gates: tuple[bool, ...] | None = None
     """The sub-layers that run, as a `Pass` states them."""
     hidden_layers: Sequence[int] = ()
@@ -39,7 +39,8 @@ class DraftPasses:
         """give_back: called with the sequence when the output has ended."""
         self.sequence = sequence
         self._give_back = give_back
-        self.cost = DraftCost()
+        self.cost = DraftCost()  # of the latest proposal
+        self.early = EarlyCounts()
         self._tokens: list[int] = []  # of the tree, in the order computed
         self._parents: list[int] = []
 
@@ -52,7 +53,7 @@ class DraftPasses:
         return len(text) - common_prefix(self.sequence.tokens, text)
 
     def price(self, row_ms: float) -> None:
-        """Takes in the milliseconds of a computed row; see `ModelDrafting.price`."""
+        """Takes in the milliseconds of a computed row, by which `n_missing` counts cheaper ones."""
 
     def n_predicted(self, text: Sequence[int]) -> int:
         """Returns how many rows of ``text`` are, or will be, no computed ones."""

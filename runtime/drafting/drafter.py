@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from edgedec.runtime.config import SamplingConfig, SpeculationConfig
-from edgedec.runtime.drafting.draft_cost import DraftCost
+from edgedec.runtime.drafting.draft_passes import DraftPasses
 from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.token_mask import TokenMask
@@ -95,6 +94,7 @@ class RoundOutcome:
     stats: of the verified rows: row 0 after the anchor, row i + 1 after node i.
     hidden: layer -> hidden states of the same rows, for the layers the drafter needs; to be kept.
     mtp: of the same rows, where the method has light heads in the model's graph; not to be kept.
+    ms: what the round took; None for the first token, which prefill gave.
 
     Shapes: hidden [1 + len(tree), hidden_size] float32.
     """
@@ -105,6 +105,7 @@ class RoundOutcome:
     stats: RowStats
     hidden: HiddenStates = field(default_factory=dict)
     mtp: MtpRows | None = None
+    ms: float | None = None
 
 
 class Drafting(Protocol):
@@ -141,56 +142,30 @@ class Drafter(Protocol):
         """Releases whatever it holds."""
 
 
-@dataclass(frozen=True)
-class Promise:
-    """What is known of a model's drafts before any was made.
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What a model that drafts has yet to read of a text.
 
-    cost: of its pass over one row, in such passes of the target model. acceptance: share of its
-    tokens that hold where those before them do.
+    n_missing: tokens that its next proposal computes first. n_predicted: rows that are predicted,
+    or will be, and those after them. is_end_only: it leaves out the beginning.
     """
 
-    cost: float
-    acceptance: float
+    n_missing: int
+    n_predicted: int = 0
+    is_end_only: bool = False
 
 
 class ModelDrafting(ABC):
-    """A `Drafting` that runs passes of a model to propose."""
+    """A `Drafting` that runs passes of a model to propose.
 
-    @property
-    def promise(self) -> Promise | None:
-        """What is known of its drafts; None where costs have to be measured."""
-        return None
+    passes: what runs them; knows what the latest proposal cost.
+    """
 
-    @property
-    @abstractmethod
-    def sequence(self) -> TokenSequence:
-        """The text in the draft model's KV cache."""
-
-    @property
-    @abstractmethod
-    def cost(self) -> DraftCost:
-        """What the latest proposal cost."""
-
-    @property
-    def reads_end_only(self) -> bool:
-        """Whether it leaves out the beginning of the text."""
-        return False
+    passes: DraftPasses
 
     @abstractmethod
-    def n_missing(self, tokens: Sequence[int]) -> int:
-        """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
-
-    def price(self, row_ms: float) -> None:
-        """Takes in what a computed row takes, for `n_missing` to count cheaper ones by."""
-        return
-
-    def n_predicted(self, tokens: Sequence[int]) -> int:
-        """Returns how many rows of ``tokens`` are predicted, or will be, and those after them."""
-        return 0
-
-    def read_exactly(self) -> None:
-        """Has the next proposal compute what was predicted."""
-        return
+    def unread(self, tokens: Sequence[int]) -> Unread:
+        """Returns what the next proposal after ``tokens`` has yet to read of them."""
 
     @abstractmethod
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
@@ -204,48 +179,36 @@ class ModelDrafting(ABC):
     def end(self, tokens: Sequence[int]) -> None:
         """The output ended; see `Drafting.end`."""
 
-    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
-        """Computes what was predicted of a finished output; returns how many tokens that were."""
-        return 0
-        yield  # makes it a step without passes
-
-    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
-        """Uses idle time after an output to draft the next better; leaves ``target`` as it was.
-
-        target: a sequence of the target model that holds as much of ``tokens`` as any.
-        """
+    def read_exactly(self) -> None:
+        """Has the next proposal compute what was predicted."""
         return
-        yield  # makes it a step without passes
 
-    def beside(
-        self, context: DraftContext, tree: DraftTree, n_left: int, target: TokenSequence
-    ) -> AbstractContextManager[None]:
-        """Returns a block inside which ``target`` verifies ``tree``; it may draft on meanwhile.
+    def verify(
+        self, wanted: Pass, context: DraftContext, tree: DraftTree, n_left: int
+    ) -> Passes[Rows]:
+        """Returns the rows of the pass over the target model that judges ``tree``; see `Pass`.
 
-        n_left: tokens that may still be emitted.
-        """
-        return nullcontext()
+        A drafter that computed a part of it while it drafted may leave that out; one may draft on
+        meanwhile.
 
-    def verify(self, wanted: Pass) -> Passes[Rows]:
-        """Returns the rows of the pass over the target that judges drafts; see `Pass`.
-
-        A drafter that computed a part of it while it drafted may leave that out.
+        Args:
+            context: Of the proposal.
+            n_left: Tokens that may still be emitted.
         """
         return (yield wanted)
 
-    def count_round(self, n_tokens: int, ms: float) -> None:
-        """Takes in how many tokens a round emitted, and what it took."""
-        return
+    def use_idle_time(self, tokens: Sequence[int], target: TokenSequence) -> Passes[int]:
+        """Gets ready, after an output, to draft the next better.
 
-    @property
-    def n_early(self) -> int:
-        """Tokens it drafted while the target model verified."""
-        return 0
+        Returns how many tokens it computed that were predicted before.
 
-    @property
-    def n_early_used(self) -> int:
-        """Those that came true, or that the next proposal went on from."""
+        Args:
+            tokens: The finished output.
+            target: Sequence of the target model that holds as much of ``tokens`` as any; it is
+                left as it was.
+        """
         return 0
+        yield  # makes it a step without passes
 
     def explain(self) -> list[str]:
         """Returns what it decided for itself in this output, a line each."""

@@ -148,8 +148,8 @@ class GuardedModelDrafting:
         return self.guard.failure is not None
 
     def price(self, row_ms: float) -> None:
-        """Takes in what a computed row takes; see `ModelDrafting.price`."""
-        self.guard.call(self.drafting.price, row_ms)
+        """Takes in what a computed row takes."""
+        self.guard.call(self.drafting.passes.price, row_ms)
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         tree = yield from self.guard.steps(lambda: self.drafting.propose(context, budget))
@@ -158,11 +158,9 @@ class GuardedModelDrafting:
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         self.guard.call(self.drafting.observe, context, outcome)
 
-    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
-        return (yield from self.guard.steps(lambda: self.drafting.catch_up(tokens))) or 0
-
-    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
-        yield from self.guard.steps(lambda: self.drafting.refine(tokens, target))
+    def use_idle_time(self, tokens: Sequence[int], target: TokenSequence) -> Passes[int]:
+        steps = self.guard.steps(lambda: self.drafting.use_idle_time(tokens, target))
+        return (yield from steps) or 0
 
     def end(self, tokens: Sequence[int]) -> None:
         self.guard.end(lambda: self.drafting.end(tokens))

@@ -9,7 +9,7 @@ from typing import Any
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError
 from edgedec.models.manifest import SKIP_KEY
-from edgedec.runtime.drafting.drafter import Promise
+from edgedec.runtime.drafting.draft_cost import Promise
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,9 @@ def test_the_draft_model_reads_excerpts_and_then_the_end() -> None:
     drafter = RapidDrafter(DraftRole(pool, TokenMap.same(V, V), V))
     drafting = drafter.begin(DraftPrompt(TEXT))
     expected = [*excerpts(TEXT[:-N_RECENT], TEXT[-N_RECENT:]), *TEXT[-N_RECENT:]]
-    assert drafting.n_missing(TEXT) == len(expected) == MAX_MISSING
+    assert drafting.unread(TEXT).n_missing == len(expected) == MAX_MISSING
     short = drafter.begin(DraftPrompt(TEXT[:MAX_MISSING]))
-    assert short.n_missing(TEXT[:MAX_MISSING]) == MAX_MISSING  # which is read as it is
+    assert short.unread(TEXT[:MAX_MISSING]).n_missing == MAX_MISSING  # which is read as it is
     for one in (drafting, short):
         one.end(TEXT[:MAX_MISSING])
 

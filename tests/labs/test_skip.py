@@ -21,7 +21,8 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.drafting.drafter import Budget, Promise
+from edgedec.runtime.drafting.draft_cost import Promise
+from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Pass, Passes, run_passes

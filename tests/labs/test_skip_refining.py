@@ -12,7 +12,8 @@ from edgedec.labs.drafters.skip.skip_drafter import SkipDrafter
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
-from edgedec.runtime.drafting.drafter import Budget, Promise
+from edgedec.runtime.drafting.draft_cost import Promise
+from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.sequences.passes import Pass, run_passes, while_idle
 from edgedec.runtime.sequences.prefill import feed

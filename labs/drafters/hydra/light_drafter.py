@@ -16,9 +16,10 @@ import numpy as np
 
 from edgedec.models.draft_heads import OUTPUT, light_gates
 from edgedec.models.hidden_states import normed
+from edgedec.runtime.drafting.draft_cost import Promise
 from edgedec.runtime.drafting.draft_passes import PREFIX
 from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, Promise
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
 from edgedec.runtime.drafting.drafters.draft.tree_drafting import TreeDrafter
 from edgedec.runtime.drafting.drafters.eagle.feature_drafting import FeatureDrafting, FeaturePasses
 from edgedec.runtime.drafting.drafters.eagle.features import TextFeatures
@@ -168,9 +169,9 @@ class LightDrafter(TreeDrafter):
 class LightDrafting(FeatureDrafting):
     """One request's part, whose trees are no deeper than there are heads."""
 
-    _passes: LightPasses
+    passes: LightPasses
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         """Returns a tree; empty if the hidden state of the last token but one is unknown."""
-        depth = min(budget.depth, self._passes.n_heads)
+        depth = min(budget.depth, self.passes.n_heads)
         return (yield from super().propose(context, replace(budget, depth=depth)))

@@ -58,8 +58,10 @@ class SkipDrafting(TreeDrafting):
         super().__init__(drafter, prompt)
         self._refiner = drafter.refiner
 
-    def refine(self, tokens: Sequence[int], target: TokenSequence) -> Passes[None]:
+    def use_idle_time(self, tokens: Sequence[int], target: TokenSequence) -> Passes[int]:
+        """Looks for a better set; the whole model has computed all there is."""
         yield from self._refiner.refine(tokens, target)
+        return 0
 
     def explain(self) -> list[str]:
         """Returns what idle time found so far."""

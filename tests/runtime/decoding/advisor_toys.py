@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, ModelRates
-from edgedec.runtime.drafting.draft_cost import DraftCost
+from edgedec.runtime.drafting.draft_passes import DraftPasses
 from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting, RoundOutcome
+from edgedec.runtime.drafting.drafter import (
+    Budget,
+    DraftContext,
+    ModelDrafting,
+    RoundOutcome,
+    Unread,
+)
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Passes
 
@@ -24,19 +30,13 @@ CONTEXT = DraftContext([1, 2, 3], 2, SamplingConfig(), Noise(0))
 class Model(ModelDrafting):
     """A draft model of which only what the advice asks for is known."""
 
-    sequence = ToySession(1)
-    cost = DraftCost()
-    reads_end_only = False
-
     def __init__(self, missing: int = 0, predicted: int = 0) -> None:
-        self.missing, self.predicted = missing, predicted
+        self.missing, self.predicted, self.reads_end_only = missing, predicted, False
         self.n_read = 0
+        self.passes = DraftPasses(ToySession(1))
 
-    def n_missing(self, tokens: Sequence[int]) -> int:
-        return self.missing
-
-    def n_predicted(self, tokens: Sequence[int]) -> int:
-        return self.predicted
+    def unread(self, tokens: Sequence[int]) -> Unread:
+        return Unread(self.missing, self.predicted, self.reads_end_only)
 
     def read_exactly(self) -> None:
         self.n_read += 1

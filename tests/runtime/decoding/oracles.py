@@ -12,6 +12,7 @@ from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import Planning, RoundTimings
 from edgedec.runtime.drafting.draft_cost import DraftCost
+from edgedec.runtime.drafting.draft_passes import DraftPasses
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
@@ -19,6 +20,7 @@ from edgedec.runtime.drafting.drafter import (
     DraftPrompt,
     ModelDrafting,
     RoundOutcome,
+    Unread,
 )
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Passes, run_passes
@@ -87,31 +89,22 @@ class OracleModel:
 class OracleDrafting(ModelDrafting):
     """An `Oracle` in one request."""
 
-    sequence = ToySession(1)
-
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
+        self.passes = DraftPasses(ToySession(1))
 
-    @property
-    def cost(self) -> DraftCost:
-        return self._oracle.cost
-
-    @property
-    def reads_end_only(self) -> bool:
-        return self._oracle.reads_end_only
-
-    def n_missing(self, tokens: Sequence[int]) -> int:
-        return 1 if self._oracle.n_asked else self._oracle.n_unread
-
-    def n_predicted(self, tokens: Sequence[int]) -> int:
-        return self._oracle.n_predicted
+    def unread(self, tokens: Sequence[int]) -> Unread:
+        n_missing = 1 if self._oracle.n_asked else self._oracle.n_unread
+        return Unread(n_missing, self._oracle.n_predicted, self._oracle.reads_end_only)
 
     def read_exactly(self) -> None:
         self._oracle.n_predicted = 0
         self._oracle.right = self._oracle.right_when_read
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
-        return self._oracle.propose(context, budget)
+        tree = self._oracle.propose(context, budget)
+        self.passes.cost = self._oracle.cost
+        return tree
         yield
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None: ...

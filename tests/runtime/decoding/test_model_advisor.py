@@ -122,7 +122,7 @@ def test_what_a_proposal_took_is_learned(
 ) -> None:
     model = Model()
     advisor = advisor_of(model)
-    model.cost = cost
+    model.passes.cost = cost
     advisor.learn(ModelPlan(2, 0.2, promised_rate=0.2, free_rate=0.1), 1, 2, 10.0)
     assert advisor.step_ms == pytest.approx(2.0 * (step_ms / 2.0) ** 0.5)
     assert advisor.drafted_ms == pytest.approx(drafted_ms)
@@ -140,11 +140,11 @@ def test_levels_that_came_of_fewer_passes_are_cheaper() -> None:
     rates, model = ModelRates(0.9), Model()
     advisor = ModelAdvisor(model, CostTable(dict(OWN_MS)), rates)
     plan = ModelPlan(3, 0.2, promised_rate=0.2, free_rate=0.1)
-    model.cost = DraftCost(1, 2.0, 1, 1, 2.0, depth=4)  # two passes made four levels
+    model.passes.cost = DraftCost(1, 2.0, 1, 1, 2.0, depth=4)  # two passes made four levels
     advisor.learn(plan, 1, 2, 10.0)
     assert rates.passes_per_level == pytest.approx(1 + 0.1 * (0.5 - 1))
     before = rates.passes_per_level
-    model.cost = DraftCost(1, 2.0, 3, 6, 6.0, depth=2)  # four passes made it wide
+    model.passes.cost = DraftCost(1, 2.0, 3, 6, 6.0, depth=2)  # four passes made it wide
     advisor.learn(plan, 1, 2, 10.0)
     assert rates.passes_per_level == pytest.approx(before + 0.1 * (1 - before))
     (found,) = plans(advisor, 1, room=Budget(100, 1))
@@ -204,7 +204,7 @@ def test_a_known_model_whose_plans_do_not_pay_is_asked_for_now_and_then() -> Non
     model = Model()
     advisor = advisor_of(model, acceptance=0.02)
     assert plans(advisor, 12) == [NOTHING] * 12  # nobody knows yet: no rest, so no probe either
-    model.cost = DraftCost(1, 2.0, 0, 0, 0.0, 1)
+    model.passes.cost = DraftCost(1, 2.0, 0, 0, 0.0, 1)
     advisor.learn(ModelPlan(1, 0.2, promised_rate=0.2, free_rate=0.1), 0, 2, 10.0)
     found = plans(advisor, 10)
     assert [plan.is_probe for plan in found] == [False] * 9 + [True]
@@ -213,7 +213,7 @@ def test_a_known_model_whose_plans_do_not_pay_is_asked_for_now_and_then() -> Non
 def test_what_became_of_drafts_is_learned_of_the_text_they_follow() -> None:
     rates, model = ModelRates(0.5), Model(predicted=1000)
     advisor = ModelAdvisor(model, CostTable(dict(OWN_MS)), rates)
-    model.cost = DraftCost(1, 2.0, 1, 1, 2.0, depth=2)
+    model.passes.cost = DraftCost(1, 2.0, 1, 1, 2.0, depth=2)
     plans(advisor, 1)
     advisor.learn(ModelPlan(2, 0.2, promised_rate=0.2, free_rate=0.1), 2, 3, 10.0)
     assert rates.levels.rate(1) == 0.5 < rates.predicted_levels.rate(1)
@@ -292,7 +292,7 @@ def test_every_model_hears_what_rounds_without_it_brought(
         lambda role, promise: ModelRates(0.9),
         lambda: 0.0,
     )
-    other.cost = DraftCost(level_ms=spent_ms)
+    other.passes.cost = DraftCost(level_ms=spent_ms)
     plan = run_passes(choice.plan(CONTEXT, ROOM, TARGET, 0.1, TARGET))
     assert plan.levels == (3 if spent_ms else 0)
     for _ in range(100):

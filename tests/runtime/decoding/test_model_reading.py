@@ -54,7 +54,7 @@ def test_what_is_read_again_has_to_be_lost_again() -> None:
     *_, plan = plans(advisor, 4, room=room)
     assert plan.levels == 3
     for n_fed, n_rounds in ((16, 0), (17, 3)):
-        model.cost = DraftCost(n_fed, 25.0, 2, 2, 4.0, 2)
+        model.passes.cost = DraftCost(n_fed, 25.0, 2, 2, 4.0, 2)
         advisor.learn(plan, 3, 4, 4 / plan.promised_rate - 4.0)
         is_asked = [plan.levels > 0 for plan in plans(advisor, 4, room=room)]
         assert is_asked == [False] * n_rounds + [True] * (4 - n_rounds)

@@ -15,25 +15,22 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from edgedec.runtime.drafting.core_split import CoreSplit
-from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
     DraftContext,
     DraftPrompt,
-    ModelDrafting,
     RoundOutcome,
 )
 from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
 from edgedec.runtime.drafting.drafters.draft.tree_drafting import TreeDrafting
-from edgedec.runtime.sequences.passes import Passes, run_passes
-from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.passes import Pass, Passes, run_passes
+from edgedec.runtime.sequences.rows import Rows
 
 _BLOCK = 8  # rounds in a row with overlap, or without
 _N_BLOCKS = 4  # of a trial
@@ -104,7 +101,7 @@ class OverlappedDrafter:
 
     def begin(self, prompt: DraftPrompt) -> OverlappedDrafting:
         """Returns the part of a request."""
-        return OverlappedDrafting(self, self._model.begin(prompt))
+        return OverlappedDrafting(self, self._model, prompt)
 
     def submit(self, passes: Passes[None]) -> Future[None]:
         """Runs a step in the thread."""
@@ -119,92 +116,51 @@ class OverlappedDrafter:
         self._model.close()
 
 
-class OverlappedDrafting(ModelDrafting):
+class OverlappedDrafting(TreeDrafting):
     """One request's part; errors in the thread are raised by `observe`."""
 
-    def __init__(self, drafter: OverlappedDrafter, drafting: TreeDrafting) -> None:
-        self._drafter = drafter
-        self._drafting = drafting
+    def __init__(
+        self, overlap: OverlappedDrafter, model: DraftModelDrafter, prompt: DraftPrompt
+    ) -> None:
+        super().__init__(model, prompt)
+        self._overlap = overlap
         self._running: Future[None] | None = None
-        self._target: TokenSequence | None = None  # that verifies while the thread runs
+        self._target = prompt.target
         self._is_over = threading.Event()
         self._error: Exception | None = None
         self._asked: DraftContext | None = None  # of this round's proposal
         self._has_overlapped = False
         self.rounds = {True: _Tally(), False: _Tally()}
 
-    @property
-    def sequence(self) -> TokenSequence:
-        return self._drafting.sequence
-
-    @property
-    def cost(self) -> DraftCost:
-        """What the latest proposal cost, without what was drafted while the target verified."""
-        return self._drafting.cost
-
-    @property
-    def n_early(self) -> int:
-        return self._drafting.early.n_drafted
-
-    @property
-    def n_early_used(self) -> int:
-        return self._drafting.early.n_used
-
-    @property
-    def reads_end_only(self) -> bool:
-        return self._drafting.reads_end_only
-
-    def n_missing(self, tokens: Sequence[int]) -> int:
-        return self._drafting.n_missing(tokens)
-
-    def price(self, row_ms: float) -> None:
-        self._drafting.price(row_ms)
-
-    def n_predicted(self, tokens: Sequence[int]) -> int:
-        return self._drafting.n_predicted(tokens)
-
     def read_exactly(self) -> None:
         self._finish()
-        self._drafting.read_exactly()
-
-    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
-        return (yield from self._drafting.catch_up(tokens))
+        super().read_exactly()
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         """Returns a tree: what is there, or, without overlap, as deep as the budget likes."""
         self._finish()
-        if self._drafter.gauge.is_on:
+        if self._overlap.gauge.is_on:
             budget = dataclasses.replace(budget, min_step_value=math.inf)
-        tree = yield from self._drafting.propose(context, budget)
+        tree = yield from super().propose(context, budget)
         self._asked = context
         return tree
 
-    @contextmanager
-    def beside(
-        self, context: DraftContext, tree: DraftTree, n_left: int, target: TokenSequence
-    ) -> Iterator[None]:
-        """Drafts on while the block runs, in which ``target`` verifies ``tree``.
+    def verify(
+        self, wanted: Pass, context: DraftContext, tree: DraftTree, n_left: int
+    ) -> Passes[Rows]:
+        """Returns the rows of ``wanted``, and drafts on while the target computes them.
 
         The target keeps off the draft's processors meanwhile.
         """
         path = [node.token for node in tree.likeliest_chain().nodes]
         is_worthwhile = n_left > len(path) + 2  # the path, the token after it, a drafted one
-        if self._asked is not context or not self._drafter.gauge.is_on or not is_worthwhile:
-            yield
-            return
-        self._target = target
-        self._start(context, path)
+        if self._asked is not context or not self._overlap.gauge.is_on or not is_worthwhile:
+            return (yield wanted)
+        self._start_ahead(context, path)
         try:
-            yield
+            return (yield wanted)
         finally:
             self._finish()
-
-    def count_round(self, n_tokens: int, ms: float) -> None:
-        """Takes in what a round emitted, and took, if this drafter was asked in it."""
-        if self._asked is not None:
-            self.rounds[self._has_overlapped].add(n_tokens, ms)
-            self._drafter.gauge.observe(n_tokens, ms)
-        self._asked, self._has_overlapped = None, False
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         """Learns from a round.
@@ -215,36 +171,41 @@ class OverlappedDrafting(ModelDrafting):
         self._finish()
         if self._error is not None:
             raise self._error
-        self._drafting.observe(context, outcome)
+        super().observe(context, outcome)
+        if self._asked is not None and outcome.ms is not None:
+            self.rounds[self._has_overlapped].add(len(outcome.emitted), outcome.ms)
+            self._overlap.gauge.observe(len(outcome.emitted), outcome.ms)
+        self._asked, self._has_overlapped = None, False
 
     def end(self, tokens: Sequence[int]) -> None:
         """Waits for the thread and rewinds the draft model."""
         self._finish()
-        self._drafting.end(tokens)
+        super().end(tokens)
 
     def explain(self) -> list[str]:
         """Returns what overlap came to, on one line."""
         with_it, without = self.rounds[True], self.rounds[False]
-        n_dropped = self.n_early - self.n_early_used
+        early = self.passes.early
         return [
             f"overlap: {with_it.n_rounds} rounds with, {with_it.rate:.1f} tokens/s; "
-            f"{without.n_rounds} without, {without.rate:.1f} tokens/s; {self.n_early} tokens "
-            f"drafted early, {self.n_early_used} used, {n_dropped} thrown away"
+            f"{without.n_rounds} without, {without.rate:.1f} tokens/s; {early.n_drafted} "
+            f"tokens drafted early, {early.n_used} used, {early.n_drafted - early.n_used} thrown "
+            "away"
         ]
 
-    def _start(self, context: DraftContext, path: Sequence[int]) -> None:
+    def _start_ahead(self, context: DraftContext, path: Sequence[int]) -> None:
         if self._error is not None:
             return
         try:
-            self._place(is_apart=True)
+            self._keep_apart(is_on=True)
             self._is_over.clear()
-            self._running = self._drafter.submit(
-                self._drafting.draft_ahead(context, path, self._is_over.is_set)
+            self._running = self._overlap.submit(
+                self.draft_ahead(context, path, self._is_over.is_set)
             )
             self._has_overlapped = True
         except Exception as error:  # no memory for another graph or thread
             self._error = error
-            self._place(is_apart=False)
+            self._keep_apart(is_on=False)
 
     def _finish(self) -> None:
         """Waits for the thread's pass, if one is running, and takes its error.
@@ -259,10 +220,10 @@ class OverlappedDrafting(ModelDrafting):
         if isinstance(error, Exception):
             self._error = error
         self._running = None
-        self._place(is_apart=False)
+        self._keep_apart(is_on=False)
 
-    def _place(self, is_apart: bool) -> None:
-        split = self._drafter.split
-        for sequence, cores in ((self._target, split.target), (self.sequence, split.draft)):
+    def _keep_apart(self, is_on: bool) -> None:
+        split = self._overlap.split
+        for sequence, cores in ((self._target, split.target), (self.passes.sequence, split.draft)):
             if sequence is not None and not sequence.is_closed:
-                sequence.place(cores if is_apart else None)
+                sequence.place(cores if is_on else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
@@ -15,8 +15,8 @@ from edgedec.runtime.drafting.drafter import (
     DraftContext,
     DraftPrompt,
     ModelDrafting,
-    Promise,
     RoundOutcome,
+    Unread,
 )
 from edgedec.runtime.drafting.drafters.draft.calibration import Calibration
 from edgedec.runtime.drafting.drafters.draft.candidates import Candidate, Candidates
@@ -42,17 +42,6 @@ end. Of the tokens that Qwen2.5-Coder 1.5B writes about 800 tokens of passages, 
 
 MAX_AHEAD = 8
 """Passes under one of the target model's; what lies deeper hardly ever comes true."""
-
-
-@dataclass
-class EarlyCounts:
-    """Drafted tokens computed while the target model verified.
-
-    n_used: those that came true, or that the next proposal went on from.
-    """
-
-    n_drafted: int = 0
-    n_used: int = 0
 
 
 class TreeDrafter(ABC):
@@ -109,45 +98,19 @@ class TreeDrafting(ModelDrafting):
         self._candidates = Candidates()
         self._proposed_after: int | None = None  # tokens of the text at the latest proposal
         self._noise: Noise | None = None  # that coupled candidates were drawn with
-        self.early = EarlyCounts()
-        self._passes = drafter.open(prompt, self._text.follow(prompt.tokens))
-        self._passes.align(self._recent(prompt.tokens))
+        self.passes = drafter.open(prompt, self._text.follow(prompt.tokens))
+        self.passes.align(self._recent(prompt.tokens))
 
-    @property
-    def sequence(self) -> TokenSequence:
-        """The text in the draft model's KV cache."""
-        return self._passes.sequence
-
-    @property
-    def promise(self) -> Promise | None:
-        """What is known of its drafts."""
-        return self._passes.promise
-
-    @property
-    def cost(self) -> DraftCost:
-        """What the latest proposal cost."""
-        return self._passes.cost
-
-    @property
-    def reads_end_only(self) -> bool:
-        """Whether it leaves out the beginning of the text."""
-        return self._start > 0
-
-    def n_missing(self, tokens: Sequence[int]) -> int:
-        """Returns how many tokens the next proposal after ``tokens`` has to compute first."""
-        return self._passes.n_missing(self._recent(tokens, is_drafting=True))
-
-    def price(self, row_ms: float) -> None:
-        self._passes.price(row_ms)
-
-    def n_predicted(self, tokens: Sequence[int]) -> int:
-        return self._passes.n_predicted(self._recent(tokens, is_drafting=True))
+    def unread(self, tokens: Sequence[int]) -> Unread:
+        text = self._recent(tokens, is_drafting=True)
+        n_missing, n_predicted = self.passes.n_missing(text), self.passes.n_predicted(text)
+        return Unread(n_missing, n_predicted, is_end_only=self._start > 0)
 
     def read_exactly(self) -> None:
         """Has the next proposal compute what was predicted, however much that is."""
         self._is_whole = True
         self._forget()
-        self._passes.read_exactly()
+        self.passes.read_exactly()
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         """Returns a tree within ``budget``; empty where the draft model's context ends.
@@ -155,12 +118,13 @@ class TreeDrafting(ModelDrafting):
         ``context.kind`` says how siblings are chosen when sampling; greedy trees are always
         deterministic.
         """
-        self._passes.begin_proposal()
+        self.passes.begin_proposal()
         text = self._recent(context.tokens, is_drafting=True)
-        if not text or len(text) > self.sequence.context or min(budget.n_nodes, budget.depth) < 1:
+        most = self.passes.sequence.context
+        if not text or len(text) > most or min(budget.n_nodes, budget.depth) < 1:
             return DraftTree()
         tree = yield from self._grow_tree(context, budget, text)
-        self._passes.cost.depth = max((node.depth for node in tree.nodes), default=0)
+        self.passes.cost.depth = max((node.depth for node in tree.nodes), default=0)
         return tree
 
     def _grow_tree(
@@ -169,11 +133,11 @@ class TreeDrafting(ModelDrafting):
         if context.sampling.is_greedy or context.kind is SiblingKind.DETERMINISTIC:
             return (yield from self._propose_best(context, budget, text))
         self._forget()
-        self._passes.align(text)
-        rows = yield from self._passes.feed(text, with_logits=True)
+        self.passes.align(text)
+        rows = yield from self.passes.feed(text, with_logits=True)
         draws = Draws(
             self._drafter.name,
-            self._passes,
+            self.passes,
             self._map,
             context,
             self._drafter.target_vocab_size,
@@ -223,20 +187,20 @@ class TreeDrafting(ModelDrafting):
             if child is None:
                 return
             last = child
-        cost, self._passes.cost = self._passes.cost, DraftCost()  # not the proposal's
+        cost, self.passes.cost = self.passes.cost, DraftCost()  # not the proposal's
         try:
             yield from self._go_on(last, context, is_over)
         finally:
-            self._passes.cost = cost
+            self.passes.cost = cost
 
     def end(self, tokens: Sequence[int]) -> None:
         """Keeps the rows of ``tokens`` and no others, and gives the sequence back."""
-        self._passes.end(self._recent(tokens))
+        self.passes.end(self._recent(tokens))
         self._forget()
 
-    def catch_up(self, tokens: Sequence[int]) -> Passes[int]:
+    def use_idle_time(self, tokens: Sequence[int], target: TokenSequence) -> Passes[int]:
         """Computes what was predicted of ``tokens``, a finished output."""
-        return (yield from self._passes.catch_up(self._text.follow(tokens)))
+        return (yield from self.passes.catch_up(self._text.follow(tokens)))
 
     def _recent(self, tokens: Sequence[int], is_drafting: bool = False) -> list[int]:
         """Returns what the draft model reads of ``tokens``, in its own tokens.
@@ -246,7 +210,7 @@ class TreeDrafting(ModelDrafting):
         """
         text = self._text.follow(tokens)
         may_skip = is_drafting and self._start == 0 and not self._is_whole
-        if may_skip and self._passes.n_missing(text) > MAX_MISSING:
+        if may_skip and self.passes.n_missing(text) > MAX_MISSING:
             self._start = len(text) - N_RECENT
             self._before = self._before_end(text[: self._start], text[self._start :])
         return [*self._before, *text[self._start :]] if self._start else text
@@ -268,7 +232,7 @@ class TreeDrafting(ModelDrafting):
         if known:
             self._take_up(known, context)
         else:
-            rows = yield from self._passes.feed(text, with_logits=not context.sampling.is_greedy)
+            rows = yield from self.passes.feed(text, with_logits=not context.sampling.is_greedy)
             self._add(ROOT, self._options(rows, 0, context, depth=1), context)
         while chosen := self._to_expand(budget):
             yield from self._expand(chosen, context, budget.depth)
@@ -280,11 +244,11 @@ class TreeDrafting(ModelDrafting):
 
         Their parents count from the first of them. Their rows go, for a commit keeps no others.
         """
-        row = self._passes.align(text)
+        row = self.passes.align(text)
         if row == PREFIX:
             return []
         last = self._candidates.at_row(row)
-        is_whole = self.sequence.n_tokens == len(text) and self._noise is noise
+        is_whole = self.passes.sequence.n_tokens == len(text) and self._noise is noise
         known: list[Candidate] = []
         new_index = {last: ROOT}
         for i, candidate in enumerate(self._candidates if is_whole else ()):
@@ -293,8 +257,10 @@ class TreeDrafting(ModelDrafting):
                 new_index[i] = len(known)
                 known.append(replace(candidate, parent=new_index[candidate.parent], row=None))
         came_true = self._candidates.line(last)
-        self.early.n_used += sum(self._candidates[i].is_early for i in (*came_true, *new_index))
-        self.early.n_used -= self._candidates[last].is_early  # in both
+        self.passes.early.n_used += sum(
+            self._candidates[i].is_early for i in (*came_true, *new_index)
+        )
+        self.passes.early.n_used -= self._candidates[last].is_early  # in both
         return known
 
     def _take_up(self, known: list[Candidate], context: DraftContext) -> None:
@@ -331,7 +297,7 @@ class TreeDrafting(ModelDrafting):
         ]
         chosen = unknown[: budget.n_step_nodes]
         value = sum(self._candidates[i].value for i in chosen)
-        has_room = self._passes.has_room(len(chosen) + len(self._candidates.rowless_above(chosen)))
+        has_room = self.passes.has_room(len(chosen) + len(self._candidates.rowless_above(chosen)))
         return chosen if has_room and value >= budget.min_step_value else []
 
     def _expand(
@@ -342,7 +308,7 @@ class TreeDrafting(ModelDrafting):
         What will probably be chosen next, below the first of them, is guessed and computed too,
         as far as it is less than ``max_depth`` deep.
         """
-        above, first = self._candidates.rowless_above(chosen), self._passes.n_rows
+        above, first = self._candidates.rowless_above(chosen), self.passes.n_rows
         order = [*above, *chosen]
         for row, i in enumerate(order, start=first):
             self._candidates[i].row = row
@@ -350,7 +316,7 @@ class TreeDrafting(ModelDrafting):
         guesses = self._guess(chosen[0], context, max_depth, len(order))
         n_rows = first + len(order)
         below = [self._candidates.row_of(chosen[0]), *range(n_rows, n_rows + len(guesses))]
-        rows = yield from self._passes.grow(
+        rows = yield from self.passes.grow(
             [option.draft_id for option in (*(node.option for node in nodes), *guesses)],
             [*(self._candidates.row_of(node.parent) for node in nodes), *below[: len(guesses)]],
             with_logits=not context.sampling.is_greedy,
@@ -370,14 +336,14 @@ class TreeDrafting(ModelDrafting):
 
         n_rows: of the pass without them.
         """
-        if not self._passes.takes_guesses:
+        if not self.passes.takes_guesses:
             return []
         node = self._candidates[candidate]
         most = min(MAX_GUESSES, max_depth - node.depth - 1)
         guesses = self._drafter.guesses.chain(
             self._candidates.last_two(context.tokens, candidate), node.value, most
         )
-        return guesses if self._passes.has_room(n_rows + len(guesses)) else []
+        return guesses if self.passes.has_room(n_rows + len(guesses)) else []
 
     def _place(self, guess: Option, parent: int) -> int:
         """Returns the candidate of a guess below ``parent``; one of no worth if there was none."""
@@ -394,11 +360,11 @@ class TreeDrafting(ModelDrafting):
         n_passes = 0
         while n_passes < MAX_AHEAD and not is_over():
             if last != ROOT and not self._candidates[last].is_expanded:
-                if not self._passes.has_room(1 + len(self._candidates.rowless_above([last]))):
+                if not self.passes.has_room(1 + len(self._candidates.rowless_above([last]))):
                     return
                 yield from self._expand([last], context)
                 self._candidates[last].is_early = True
-                self.early.n_drafted += 1
+                self.passes.early.n_drafted += 1
                 n_passes += 1
             children = self._candidates.children(last)
             if not children:

@@ -35,7 +35,7 @@ class FeaturePasses(DraftPasses):
 class FeatureDrafting(TreeDrafting):
     """One request's part, which passes the target's hidden states on."""
 
-    _passes: FeaturePasses
+    passes: FeaturePasses
 
     def __init__(self, drafter: TreeDrafter, prompt: DraftPrompt) -> None:
         super().__init__(drafter, prompt)
@@ -43,7 +43,7 @@ class FeatureDrafting(TreeDrafting):
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         """Returns a tree; empty if the hidden states of the text's last tokens are unknown."""
-        if not self._passes.can_read(context.tokens):
+        if not self.passes.can_read(context.tokens):
             return DraftTree()
         return (yield from super().propose(context, budget))
 
@@ -58,5 +58,5 @@ class FeatureDrafting(TreeDrafting):
             # Nodes behind those were proposed and came true, but nobody computed them.
             rows = [0, *(node + 1 for node in outcome.path if node + 1 < n_rows)]
             hidden = {layer: states[rows] for layer, states in outcome.hidden.items()}
-            self._passes.learn(len(context.tokens) - 1, hidden)
+            self.passes.learn(len(context.tokens) - 1, hidden)
         super().observe(context, outcome)

@@ -57,7 +57,7 @@ class ExitDrafting(TreeDrafting):
     """One request's part, whose passes are the first half of verification."""
 
     _drafter: ExitDrafter
-    _passes: ExitPasses
+    passes: ExitPasses
 
     def __init__(self, drafter: ExitDrafter, prompt: DraftPrompt) -> None:
         super().__init__(drafter, prompt)
@@ -71,14 +71,16 @@ class ExitDrafting(TreeDrafting):
             if choice.is_due:
                 yield from self._ask_all(choice)
             chosen = choice.choose(budget.depth)
-            self._passes.layer = chosen.layer
+            self.passes.layer = chosen.layer
             budget = replace(budget, depth=chosen.depth)
-        self._n_rounds[self._passes.layer] += 1
+        self._n_rounds[self.passes.layer] += 1
         return (yield from super().propose(context, budget))
 
-    def verify(self, wanted: Pass) -> Passes[Rows]:
+    def verify(
+        self, wanted: Pass, context: DraftContext, tree: DraftTree, n_left: int
+    ) -> Passes[Rows]:
         """Returns the rows of ``wanted``; what drafting computed of them is not computed again."""
-        return (yield from self._passes.verify(wanted))
+        return (yield from self.passes.verify(wanted))
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         """Learns how far probabilities can be believed; keeps what other exits may be asked of."""
@@ -89,13 +91,10 @@ class ExitDrafting(TreeDrafting):
             hidden = {layer: states[rows] for layer, states in outcome.hidden.items()}
             if self._drafter.choice is not None:
                 self._seen = hidden, outcome.emitted[: len(rows)]
-            self._passes.head.learn(len(context.tokens) - 1, hidden[self._passes.layer])
+            self.passes.head.learn(len(context.tokens) - 1, hidden[self.passes.layer])
+        if self._drafter.choice is not None and outcome.ms is not None:
+            self._drafter.choice.count_round(outcome.ms)
         super().observe(context, outcome)
-
-    def count_round(self, n_tokens: int, ms: float) -> None:
-        """Takes in what a round took."""
-        if self._drafter.choice is not None:
-            self._drafter.choice.count_round(ms)
 
     def explain(self) -> list[str]:
         """Returns which exits drafted, and how often each would have been right."""
@@ -110,7 +109,7 @@ class ExitDrafting(TreeDrafting):
         if self._seen is None:
             return
         (hidden, emitted), self._seen = self._seen, None
-        head = self._passes.head
+        head = self.passes.head
         assert isinstance(head, BareHead)  # an adapter has one exit
         rows = yield from head.rows(np.concatenate(list(hidden.values())))
         found = self._map.names[rows.stats.argmax].reshape(len(hidden), len(emitted))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgedec.runtime.drafting.drafter import Promise
+from edgedec.runtime.drafting.draft_cost import Promise
 from edgedec.runtime.drafting.drafters.exit.exit_heads import AdapterHead, BareHead, ExitHead
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.drafting.target_passes import TargetPasses

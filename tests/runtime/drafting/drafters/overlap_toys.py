@@ -124,7 +124,7 @@ class WatchedDrafter(OverlappedDrafter):
     @property
     def n_passes(self) -> int:
         """Passes that the latest proposal took."""
-        return self.latest.cost.n_passes if self.latest else 0
+        return self.latest.passes.cost.n_passes if self.latest else 0
 
     @property
     def n_overlapped(self) -> int:

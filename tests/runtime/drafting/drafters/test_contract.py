@@ -15,6 +15,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.drafting.core_split import CoreSplit
+from edgedec.runtime.drafting.draft_cost import Promise
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import (
@@ -25,7 +26,6 @@ from edgedec.runtime.drafting.drafter import (
     DraftPrompt,
     ModelDrafter,
     ModelDrafting,
-    Promise,
 )
 from edgedec.runtime.drafting.drafters import (
     DrafterParts,

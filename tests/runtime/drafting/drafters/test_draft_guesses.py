@@ -99,14 +99,14 @@ def test_right_guesses_save_passes_and_change_no_draft() -> None:
     text = [0, 1, 2, 3, 4]
     drafting = drafter.begin(DraftPrompt(text))
     first = propose(drafting, context_of(text), DEEP)
-    assert drafting.cost.n_levels == 5  # from the sixth token on it goes round again
+    assert drafting.passes.cost.n_levels == 5  # from the sixth token on it goes round again
     drafting.end(text)
     drafting = drafter.begin(DraftPrompt(text))
     again = propose(drafting, context_of(text), DEEP)
     assert spine(first) == spine(again) == plain(session, text, 9)
-    assert drafting.cost.n_levels == 2  # of a token and three guesses each
-    assert drafting.cost.depth == 9
-    assert drafting.cost.n_level_rows == 8
+    assert drafting.passes.cost.n_levels == 2  # of a token and three guesses each
+    assert drafting.passes.cost.depth == 9
+    assert drafting.passes.cost.n_level_rows == 8
 
 
 @pytest.mark.parametrize("rule", [peaked, cyclic])

@@ -14,7 +14,7 @@ from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, Unread
 from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
 from edgedec.runtime.drafting.drafters.draft.tree_drafting import (
     MAX_MISSING,
@@ -91,14 +91,15 @@ def test_drafting_ends_when_a_pass_is_not_worth_it() -> None:
     drafting = make_drafting(session)
     tree = propose(drafting, context_of(PROMPT), replace(WIDE, min_step_value=1.1))
     assert {node.depth for node in tree.nodes} == {1}
-    assert (drafting.cost.n_fed, drafting.cost.n_levels, session.n_passes) == (4, 0, 1)
+    cost = drafting.passes.cost
+    assert (cost.n_fed, cost.n_levels, session.n_passes) == (4, 0, 1)
     tree = propose(drafting, context_of(PROMPT), replace(WIDE, min_value=2.0))
     assert len(tree) == 0
     tree = propose(drafting, context_of(PROMPT), WIDE)
     assert max(node.depth for node in tree.nodes) > 1
-    assert drafting.cost.n_levels > 0
-    assert drafting.cost.n_level_rows <= 3 * drafting.cost.n_levels
-    assert drafting.cost.level_ms > 0
+    assert drafting.passes.cost.n_levels > 0
+    assert drafting.passes.cost.n_level_rows <= 3 * drafting.passes.cost.n_levels
+    assert drafting.passes.cost.level_ms > 0
 
 
 rounds = st.lists(
@@ -147,7 +148,7 @@ def test_in_step_with_the_text_whatever_happens(plan: list[Any], is_greedy: bool
             fresh = propose(make_drafting(prompt=text), context, budget)
             assert shape(tree) == shape(fresh)
             assert list(session.tokens) == text
-            n_least_fed = min(n_least_fed, drafting.cost.n_fed)
+            n_least_fed = min(n_least_fed, drafting.passes.cost.n_fed)
         truth = rng.integers(0, VOCAB, n_tokens).tolist()
         if kind == "drafted" and len(tree):
             leaf = int(rng.integers(len(tree)))
@@ -167,12 +168,12 @@ def test_accepted_nodes_are_kept_and_others_forgotten() -> None:
     session = WatchedSession(rule=lambda prefix: 8 * peaked(prefix))
     drafting = make_drafting(session)
     tree = propose(drafting, context_of(PROMPT), Budget(n_nodes=4, depth=4))
-    assert drafting.cost.n_fed == 4
+    assert drafting.passes.cost.n_fed == 4
     drafted = spine(tree)
     text = [*PROMPT, *drafted[:2], (drafted[2] + 1) % VOCAB]
-    assert drafting.n_missing(text) == 3
+    assert drafting.unread(text).n_missing == 3
     propose(drafting, context_of(text), WIDE)
-    assert drafting.cost.n_fed == 1  # the correction token
+    assert drafting.passes.cost.n_fed == 1  # the correction token
     text = [*PROMPT, *drafted[:1], 0, 1, 2]
     drafting.end(text)
     assert list(session.tokens) == text[: session.n_tokens]
@@ -183,21 +184,19 @@ def test_of_a_long_prompt_only_the_end_is_read() -> None:
     drafter = make_drafter(session)
     prompt = [i * i % VOCAB for i in range(MAX_MISSING + 300)]
     drafting = drafter.begin(DraftPrompt(prompt))
-    assert not drafting.reads_end_only
-    assert drafting.n_missing(prompt) == N_RECENT
-    assert drafting.reads_end_only
+    assert drafting.unread(prompt) == Unread(N_RECENT, is_end_only=True)
     tree = propose(drafting, context_of(prompt), WIDE)
-    assert drafting.cost.n_fed == N_RECENT
+    assert drafting.passes.cost.n_fed == N_RECENT
     assert list(session.tokens) == prompt[-N_RECENT:]
     text = [*prompt, *spine(tree)[:2]]
-    assert drafting.n_missing(text) <= 2
+    assert drafting.unread(text).n_missing <= 2
     propose(drafting, context_of(text), WIDE)
     assert list(session.tokens) == text[-len(session.tokens) :]
     drafting.end(text)
     assert list(session.tokens) == text[-N_RECENT - 2 :][: session.n_tokens]
     again = drafter.begin(DraftPrompt(prompt[:20]))
     assert list(session.tokens) == prompt[: session.n_tokens]  # from the beginning again
-    assert not again.reads_end_only
+    assert not again.unread(prompt[:20]).is_end_only
 
 
 def test_prompts_are_fed_in_chunks_and_reused() -> None:
@@ -207,12 +206,12 @@ def test_prompts_are_fed_in_chunks_and_reused() -> None:
     drafting = drafter.begin(DraftPrompt(prompt))
     assert session.n_passes == 0  # only a proposal costs anything
     propose(drafting, context_of(prompt), Budget(n_nodes=1, depth=1))
-    assert session.n_passes == drafting.cost.n_passes == 2
+    assert session.n_passes == drafting.passes.cost.n_passes == 2
     drafting.end(prompt)
     other = [*prompt[:-3], 1, 1]
     drafting = drafter.begin(DraftPrompt(other))
     propose(drafting, context_of(other), Budget(n_nodes=1, depth=1))
-    assert drafting.cost.n_fed == 2
+    assert drafting.passes.cost.n_fed == 2
 
 
 def test_where_the_draft_models_context_ends() -> None:
@@ -263,17 +262,17 @@ def test_requests_have_sequences_of_their_own_and_give_them_back() -> None:
             tree = propose(drafting, context_of(text), WIDE)
             alone = propose(make_drafting(prompt=text), context_of(text), WIDE)
             assert shape(tree) == shape(alone)
-            assert list(drafting.sequence.tokens) == text
+            assert list(drafting.passes.sequence.tokens) == text
             text += [*spine(tree)[:2], 7]
-    first, second = (drafting.sequence for drafting in draftings)
+    first, second = (drafting.passes.sequence for drafting in draftings)
     assert first is not second
     draftings[0].end(texts[0])
     assert list(first.tokens) == texts[0][: first.n_tokens]
     assert first.n_tokens > len(PROMPT)
-    assert drafter.begin(DraftPrompt([*texts[0], 5])).sequence is first
+    assert drafter.begin(DraftPrompt([*texts[0], 5])).passes.sequence is first
     propose(draftings[1], context_of(texts[1]), WIDE)
     draftings[1].end(texts[1])
-    assert drafter.begin(DraftPrompt(texts[1])).sequence is second
+    assert drafter.begin(DraftPrompt(texts[1])).passes.sequence is second
 
 
 def test_requests_of_a_drafter_that_failed_give_their_sequences_back(
@@ -297,7 +296,7 @@ def test_requests_of_a_drafter_that_failed_give_their_sequences_back(
     assert drafter.begin(DraftPrompt(PROMPT)) is None
     for drafting in (first, second):
         drafting.end(PROMPT)
-    sequences = {id(drafting.drafting.sequence) for drafting in (first, second)}
+    sequences = {id(drafting.drafting.passes.sequence) for drafting in (first, second)}
     assert {id(pool.take(PROMPT)) for _ in range(2)} == sequences
     assert len(caplog.records) == 1
 

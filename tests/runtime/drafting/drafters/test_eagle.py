@@ -110,8 +110,8 @@ def test_rows_read_the_features_of_the_token_before(head: ToyHead, drafter: Eagl
     text.append(9)
     for n_right in (0, 2, 1, 3, 0):
         a_round(drafting, text, n_right)
-    n_read = drafting.sequence.n_tokens
-    assert list(drafting.sequence.tokens) == text[:n_read]
+    n_read = drafting.passes.sequence.n_tokens
+    assert list(drafting.passes.sequence.tokens) == text[:n_read]
     n_target, n_own = check_reads(head, text)
     assert n_target == n_read  # each once, those of accepted drafts with the target's features
     assert n_own > 5
@@ -127,20 +127,21 @@ def test_the_next_prompt_goes_on_where_the_last_ended(head: ToyHead, drafter: Ea
     n_known = len(text) - 1  # the target model never read the last token
     prompt = [*text, 2, 7, 1]
     again = begin(drafter, prompt, n_known)
-    assert again.n_missing(prompt) == len(prompt) - again.sequence.n_tokens < len(prompt) - 4
+    n_read = again.passes.sequence.n_tokens
+    assert again.unread(prompt).n_missing == len(prompt) - n_read < len(prompt) - 4
     prompt.append(8)
     a_round(again, prompt, 1)
     n_target, _ = check_reads(head, prompt)
-    assert n_target == again.sequence.n_tokens
+    assert n_target == again.passes.sequence.n_tokens
 
 
 def test_it_begins_where_features_begin(head: ToyHead, drafter: EagleDrafter) -> None:
     text = [3, 1, 4, 1, 5, 9, 2, 6]
     drafting = begin(drafter, text, n_cached=5)
     text.append(7)
-    assert drafting.n_missing(text) == 4
+    assert drafting.unread(text).n_missing == 4
     a_round(drafting, text, 1)
-    assert list(drafting.sequence.tokens) == text[5 : 5 + drafting.sequence.n_tokens]
+    assert list(drafting.passes.sequence.tokens) == text[5 : 5 + drafting.passes.sequence.n_tokens]
     assert check_reads(head, text, start=5)[0] == 4
 
 
@@ -164,7 +165,7 @@ def test_what_it_was_not_asked_for_piles_up_to_a_bound(
         outcome = outcome_of(DraftTree(), [token])
         drafting.observe(context, with_hidden(outcome, text, DraftTree()))
         text.append(token)
-        assert drafting.n_missing(text) <= MAX_READ + 1
+        assert drafting.unread(text).n_missing <= MAX_READ + 1
     head.reads.clear()
     a_round(drafting, text, 1)
     assert check_reads(head, text, start=len(text) - 2 - MAX_READ - 1)[0] == MAX_READ + 1
@@ -183,7 +184,7 @@ def test_what_another_text_left_is_forgotten(head: ToyHead, drafter: EagleDrafte
     a_round(drafting, other, 1)
     # The features of the token before the first new one went when they were read.
     assert check_reads(head, other, start=3)[0] == 4
-    assert list(drafting.sequence.tokens) == other[3:7]
+    assert list(drafting.passes.sequence.tokens) == other[3:7]
 
 
 def test_nothing_is_drafted_without_hidden_states(drafter: EagleDrafter) -> None:

@@ -157,16 +157,16 @@ def test_it_goes_on_below_the_likeliest_path(n_asked: int) -> None:
     session = DraftSession()
     drafting, context = drafting_over(session), context_of(PROMPT)
     tree = propose(drafting, context, Budget(n_nodes=3, depth=3))
-    path, cost = best_path(tree), drafting.cost
+    path, cost = best_path(tree), drafting.passes.cost
     n_before = len(session.computed)
     run_passes(drafting.draft_ahead(context, path, counted(n_asked)))
-    assert drafting.cost is cost
+    assert drafting.passes.cost is cost
     chain = [*PROMPT, *session.plain(PROMPT, 20)]
     ahead = session.computed[n_before:]
     start = len(PROMPT) + len(path)
     assert ahead == [tuple(chain[: start + i]) for i in range(len(ahead))]
     assert len(ahead) <= min(n_asked, MAX_AHEAD)
-    assert len(ahead) == drafting.early.n_drafted
+    assert len(ahead) == drafting.passes.early.n_drafted
     if n_asked > 1:
         assert len(ahead) >= 1
     if n_asked == 30:
@@ -188,13 +188,13 @@ def test_what_comes_true_is_proposed_without_a_pass() -> None:
     assert len(session.computed) == n_before
     assert best_path(tree) == session.plain(text, len(best_path(tree)))
     assert len(best_path(tree)) == 5
-    assert drafting.early.n_used == drafting.early.n_drafted == MAX_AHEAD
+    assert drafting.passes.early.n_used == drafting.passes.early.n_drafted == MAX_AHEAD
     # Rows below the text were not kept; going on computes them again, in the same pass.
     run_passes(drafting.draft_ahead(context, best_path(tree), counted(30)))
     again = session.computed[n_before:]
     assert len(set(again)) == len(again)
     assert all(row[: len(text)] == tuple(text) for row in again)
-    assert drafting.early.n_drafted > MAX_AHEAD
+    assert drafting.passes.early.n_drafted > MAX_AHEAD
 
 
 @pytest.mark.parametrize("n_kept", [0, 1, 2])
@@ -210,8 +210,8 @@ def test_what_does_not_is_forgotten(n_kept: int) -> None:
         text = [*PROMPT, *path[:n_kept], 59 - path[n_kept]]
         trees.append(paths_of(propose(drafting, context_of(text), BUDGET)))
         assert list(session.tokens) == text
-        assert drafting.early.n_drafted == (MAX_AHEAD if is_ahead else 0)
-        assert drafting.early.n_used == 0
+        assert drafting.passes.early.n_drafted == (MAX_AHEAD if is_ahead else 0)
+        assert drafting.passes.early.n_used == 0
     assert trees[0] == trees[1]
 
 
