@@ -22,7 +22,8 @@ from edgedec.models.manifest import SKIP_KEY, BundleManifest, check_locations, r
 from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
 from edgedec.runtime.backends.trust import libraries, trust
-from edgedec.runtime.drafting.drafters import Need, drafter_names, find_drafter
+from edgedec.runtime.drafting.drafter_parts import Need
+from edgedec.runtime.drafting.drafters import drafter_names, find_drafter
 from edgedec.runtime.methods.head_source import NEEDS
 from edgedec.targets import find_graph_kind, graph_kinds
 

@@ -82,7 +82,7 @@ class Engine:
         self._abandoned: deque[Callable[[], None]] = deque()
         self.defaults = loaded.defaults
         self.encoder = loaded.encoder
-        self._predictors = Predictors(loaded.predictor, self._methods.auxiliary)
+        self._predictors = Predictors(loaded.predictor, loaded.parts.auxiliary)
         self._masks = Masks(loaded.tokenizer, loaded.model.vocab_size)
         self._breakers = Breakers(loaded.tokenizer)
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
@@ -615,7 +615,7 @@ class Engine:
     def learn(self, text: Sequence[int]) -> None:
         """Adds a text to the n-gram store, if there is one."""
         text = checked_counts("text", text)
-        if (store := self._open.parts.store) is not None:
+        if (store := self._open.parts.drafters.store) is not None:
             with self._scheduler.exclusive():
                 store.add(text)
 

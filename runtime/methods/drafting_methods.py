@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from edgedec.models.draft_heads import LIGHT_HEADS
 from edgedec.models.errors import ConfigError
@@ -16,17 +15,8 @@ from edgedec.runtime.decoding.strategy import DecodingStrategy
 from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, Verifier, find_verifier
 from edgedec.runtime.drafting.draft_tree import SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, Drafter, ModelDrafter
-from edgedec.runtime.drafting.drafters import (
-    DrafterParts,
-    FreeMethod,
-    drafter_names,
-    find_drafter,
-)
+from edgedec.runtime.drafting.drafters import FreeMethod, drafter_names, find_drafter
 from edgedec.runtime.methods.method_parts import AUTO, DRAFT, PLAIN, MethodParts
-
-if TYPE_CHECKING:
-    from edgedec.runtime.drafting.draft_role import DraftRole
-    from edgedec.runtime.drafting.head_role import HeadRole
 
 _FIXED = Budget(n_nodes=7, depth=7, min_value=0.02)
 _FIXED_MODEL = Budget(n_nodes=7, depth=4, min_value=0.02, min_step_value=0.25, n_step_nodes=2)
@@ -35,28 +25,12 @@ _FIXED_MODEL = Budget(n_nodes=7, depth=4, min_value=0.02, min_step_value=0.25, n
 class DraftingMethods:
     """The methods of one engine under a verifier; drafters are made when first asked for."""
 
-    def __init__(
-        self,
-        parts: MethodParts,
-        open_draft: Callable[[], DraftRole],
-        open_head: Callable[[], HeadRole],
-    ) -> None:
-        """open_draft, open_head: open the draft model of ``parts`` and its head, each once."""
+    def __init__(self, parts: MethodParts) -> None:
         self._parts = parts
         self._made: dict[tuple[str, str, bool], DecodingStrategy] = {}
         self._costs = CostBook(parts.identity)
         self._free: dict[str, Drafter] = {}
         self._models: dict[tuple[str, bool], ModelDrafter] = {}  # by name, with overlap or not
-        head = parts.head
-        self._drafter_parts = DrafterParts(
-            parts.store,
-            parts.is_store_growing,
-            None if parts.draft is None else open_draft,
-            parts.skip_set,
-            {} if head is None else {head.need: open_head},
-            None if head is None else head.mtp,
-            parts.probes.get("draft"),
-        )
 
     def strategy(self, name: str, verifier: str | None, is_fixed: bool) -> DecodingStrategy:
         """Returns the method called ``name`` under ``verifier``, the default one when None.
@@ -120,7 +94,7 @@ class DraftingMethods:
             chosen = [
                 n
                 for n, found in known.items()
-                if found.is_automatic and self._drafter_parts.has(found.need)
+                if found.is_automatic and self._parts.drafters.has(found.need)
             ]
             if MTP in chosen:  # which are the same heads, and take no passes of their own
                 chosen = [n for n in chosen if n not in LIGHT_HEADS]
@@ -132,7 +106,7 @@ class DraftingMethods:
                     f"unknown method {name!r}, expected {PLAIN}, {AUTO}, or some of "
                     f"{', '.join(known)} joined by +"
                 )
-            if (need := known[n].need) is not None and not self._drafter_parts.has(need):
+            if (need := known[n].need) is not None and not self._parts.drafters.has(need):
                 raise ConfigError(f"method {n} needs {need.advice}")
         models = [n for n in chosen if not known[n].is_free]
         if len(models) > 1 and name != AUTO:
@@ -143,7 +117,7 @@ class DraftingMethods:
         if name not in self._free:
             method = find_drafter(name)
             assert isinstance(method, FreeMethod)
-            self._free[name] = method.make(self._drafter_parts)
+            self._free[name] = method.make(self._parts.drafters)
         return self._free[name]
 
     def _model_drafter(self, name: str, is_overlapped: bool) -> ModelDrafter:
@@ -152,7 +126,7 @@ class DraftingMethods:
             method = find_drafter(name)
             assert not isinstance(method, FreeMethod)
             split = self._parts.split if is_overlapped else None
-            self._models[key] = method.make(self._drafter_parts, split)
+            self._models[key] = method.make(self._parts.drafters, split)
         return self._models[key]
 
     def _check_hidden_layers(self, drafters: Sequence[Drafter | ModelDrafter]) -> None:

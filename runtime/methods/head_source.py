@@ -23,7 +23,7 @@ from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.drafting.drafters import Need
+from edgedec.runtime.drafting.drafter_parts import Need
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.pool import SequencePool

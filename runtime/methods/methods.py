@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from edgedec.models.errors import ConfigError
@@ -23,8 +22,6 @@ from edgedec.runtime.methods.method_parts import PLAIN, MethodParts
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
     from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.decoding.switching.judge import Forgives
-    from edgedec.runtime.drafting.draft_role import DraftRole
-    from edgedec.runtime.drafting.head_role import HeadRole
     from edgedec.runtime.methods.drafting_methods import DraftingMethods
 
 
@@ -37,9 +34,6 @@ class Methods:
         self._plain = Plain()
         self._drafting: DraftingMethods | None = None
         self._switching: dict[SwitchConfig, DecodingStrategy] = {}
-        self._role: DraftRole | None = None
-        self._head: HeadRole | None = None
-        self._auxiliary: Auxiliary | None = None
 
     def of_request(self, request: GenerationConfig) -> DecodingStrategy:
         """Returns the method that ``request`` asks for; raises as `strategy` does."""
@@ -70,7 +64,7 @@ class Methods:
         if self._drafting is None:
             from edgedec.runtime.methods.drafting_methods import DraftingMethods
 
-            self._drafting = DraftingMethods(self._parts, self._open, self._open_head)
+            self._drafting = DraftingMethods(self._parts)
         return self._drafting.strategy(name, verifier, is_fixed)
 
     def forget(self) -> None:
@@ -80,17 +74,14 @@ class Methods:
         self._switching.clear()
         if self._drafting is not None:
             self._drafting.forget()
-        for role in (self._role, self._head):
-            if role is not None:
-                role.forget()
+        for model in self._parts.drafters.models:
+            model.forget()
 
     def close(self) -> None:
         """Releases everything."""
         self.forget()
-        for role in (self._role, self._head):
-            if role is not None:
-                role.close()
-        self._role = self._head = None
+        for model in self._parts.drafters.models:
+            model.close()
 
     def _switch(self, setting: SwitchConfig) -> DecodingStrategy:
         if setting not in self._switching:
@@ -116,14 +107,15 @@ class Methods:
         if setting.mode == JUDGE:
             forgives, layers = self._judging(setting)
         if setting.mode == PREDICT:
-            if self.auxiliary is None:
+            if self._parts.auxiliary is None:
                 raise ConfigError(
                     "switch mode predict needs KV maps from the draft model, which this bundle "
                     "does not have: fit them with `edgedec train kv BUNDLE --auxiliary`"
                 )
-            auxiliary = self.auxiliary()
+            auxiliary = self._parts.auxiliary()
+        assert self._parts.drafters.draft is not None
         return Switching(
-            self._open(),
+            self._parts.drafters.draft(),
             resolved,
             size_ratio=pair.size_ratio,
             auxiliary=auxiliary,
@@ -133,7 +125,7 @@ class Methods:
 
     def _judging(self, setting: SwitchConfig) -> tuple[Forgives, tuple[int, ...]]:
         """Returns which tokens a probe finds right, and the layers that it reads."""
-        probe = self._parts.probes.get(JUDGE)
+        probe = self._parts.judge
         if probe is None:
             raise ConfigError(
                 "switch mode judge needs a probe of these two models, which this bundle does not "
@@ -141,32 +133,6 @@ class Methods:
             )
         forgives: Forgives = lab_module("methods", "judging").make(probe, setting.delta)
         return forgives, (probe.layer,)
-
-    def _open(self) -> DraftRole:
-        """Returns the draft model, the same one for whoever asks."""
-        if self._role is None:
-            assert self._parts.draft is not None
-            self._role = self._parts.draft.open()
-        return self._role
-
-    @property
-    def auxiliary(self) -> Callable[[], Auxiliary] | None:
-        """Opens what predicts the target model's rows from the draft model's, if there is that."""
-        return None if self._parts.auxiliary is None else self._open_auxiliary
-
-    def _open_auxiliary(self) -> Auxiliary:
-        """Returns it, the same one for whoever asks."""
-        if self._auxiliary is None:
-            assert self._parts.auxiliary is not None
-            self._auxiliary = self._parts.auxiliary(self._open().pool)
-        return self._auxiliary
-
-    def _open_head(self) -> HeadRole:
-        """Returns the draft head, the same one for whoever asks."""
-        if self._head is None:
-            assert self._parts.head is not None
-            self._head = self._parts.head.open()
-        return self._head
 
 
 def identity_of(*facts: object) -> str:

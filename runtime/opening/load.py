@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import release_model
 from edgedec.runtime.config.checks import check_progress, check_type, checked_path
 from edgedec.runtime.drafting.core_split import CoreSplit
+from edgedec.runtime.drafting.drafter_parts import DrafterParts, Shared
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.methods.method_parts import MethodParts
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from edgedec.models.final_norm import FinalNorm
     from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
+    from edgedec.runtime.drafting.draft_role import DraftRole
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
     from edgedec.runtime.drafting.probe import Probe
     from edgedec.runtime.drafting.skip_set import SkipSet
@@ -146,20 +149,27 @@ def _method_parts(
     draft: DraftSource | None,
     split: CoreSplit,
 ) -> MethodParts:
-    manifest = opening.manifest
+    manifest, head, probes = opening.manifest, _find_head(opening), _find_probes(opening, draft)
+    drafters = DrafterParts(
+        store=store,
+        is_store_growing=opening.options.is_store_growing,
+        draft=None if draft is None else Shared(draft.open),
+        heads={} if head is None else {head.need: Shared(head.open)},
+        skip_set=_find_skip_set(manifest),
+        mtp=None if head is None else head.mtp,
+        probe=probes.get("draft"),
+    )
     return MethodParts(
         context=opening.context,
         hidden_layers=model.capabilities.hidden,
+        drafters=drafters,
         draft=draft,
+        head=head,
         identity=identity(manifest, opening.threads, opening.entry.contract.providers),
-        store=store,
-        is_store_growing=opening.options.is_store_growing,
         tuned=tuned(manifest),
         split=split,
-        skip_set=_find_skip_set(manifest),
-        probes=_find_probes(manifest, draft),
-        head=_find_head(opening),
-        auxiliary=_find_auxiliary(opening),
+        judge=probes.get("judge"),
+        auxiliary=_find_auxiliary(opening, drafters.draft),
     )
 
 
@@ -252,8 +262,9 @@ def _find_skip_set(manifest: BundleManifest) -> SkipSet | None:
     return SkipSet.read(manifest.defaults, manifest.target.config)
 
 
-def _find_probes(manifest: BundleManifest, draft: DraftSource | None) -> dict[str, Probe]:
+def _find_probes(opening: _Opening, draft: DraftSource | None) -> dict[str, Probe]:
     """Returns the probes of the target model and of ``draft``, where it has some of this pair."""
+    manifest = opening.manifest
     if PROBES_KEY not in manifest.defaults or draft is None:
         return {}
     from edgedec.runtime.drafting.probe import read_probes
@@ -281,13 +292,16 @@ def _find_draft_kv_maps(
     return find_draft_kv_maps(opening.folder, opening.manifest, opening.draft_threads, affinity)
 
 
-def _find_auxiliary(opening: _Opening) -> Callable[[SequencePool], Auxiliary] | None:
+def _find_auxiliary(
+    opening: _Opening, draft: Shared[DraftRole] | None
+) -> Callable[[], Auxiliary] | None:
     """Returns what opens the maps from the bundle's own draft model, if that is there to read."""
-    if not opening.has_maps:
+    if draft is None or not opening.has_maps:
         return None
     from edgedec.runtime.opening.kv_maps import find_auxiliary
 
-    return find_auxiliary(opening.folder, opening.manifest, opening.threads, opening.affinity)
+    found = find_auxiliary(opening.folder, opening.manifest, opening.threads, opening.affinity)
+    return None if found is None else cache(lambda: found(draft().pool))
 
 
 def _find_final_norm(folder: Path, entry: ModelEntry) -> Callable[[], FinalNorm] | None:

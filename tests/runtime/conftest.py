@@ -13,8 +13,10 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from edgedec.models.graph import Capabilities
+from edgedec.runtime.drafting.drafter_parts import DrafterParts, Shared
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
+from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.methods.method_parts import MethodParts
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
@@ -254,9 +256,13 @@ def make_engine(tokenizer: Tokenizer) -> Callable[..., Engine]:
         model = fields.pop("model", None) or ToyModel(tokenizer.vocab_size, rule)
         chat_template = None if template is None else ChatTemplate(template)
         encoder = PromptEncoder(tokenizer, chat_template, fields.pop("opening", ()))
-        of_parts = {f.name for f in dataclasses.fields(MethodParts)} & fields.keys()
-        parts = {name: fields.pop(name) for name in of_parts}
-        methods = MethodParts(context, model.capabilities.hidden, **parts)
+        draft: DraftSource | None = fields.pop("draft", None)
+        of_drafters = {f.name for f in dataclasses.fields(DrafterParts)} & fields.keys()
+        drafters = DrafterParts(
+            draft=None if draft is None else Shared(draft.open),
+            **{name: fields.pop(name) for name in of_drafters},
+        )
+        methods = MethodParts(context, model.capabilities.hidden, drafters, draft)
         return Engine(LoadedModel(model, tokenizer, encoder, methods, **fields))
 
     return make

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.drafter import ModelDrafter
-from edgedec.runtime.drafting.drafters import DrafterParts, ModelMethod, Need
+from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need
+from edgedec.runtime.drafting.drafters import ModelMethod
 
 
 def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
     from edgedec.labs.drafters.hydra.light_drafter import LightDrafter
 
-    return LightDrafter("hydra", parts.open_heads[Need.HYDRA]())
+    return LightDrafter("hydra", parts.heads[Need.HYDRA]())
 
 
 METHOD = ModelMethod(

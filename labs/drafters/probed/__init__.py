@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.drafter import ModelDrafter
-from edgedec.runtime.drafting.drafters import DrafterParts, ModelMethod, Need
+from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need
+from edgedec.runtime.drafting.drafters import ModelMethod
 
 
 def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
     from edgedec.labs.drafters.probed.probed_drafter import ProbedDrafter
 
-    assert parts.open_draft is not None
+    assert parts.draft is not None
     assert parts.probe is not None
-    return ProbedDrafter(parts.open_draft(), parts.probe)
+    return ProbedDrafter(parts.draft(), parts.probe)
 
 
 METHOD = ModelMethod(

@@ -22,7 +22,8 @@ from edgedec.runtime.drafting.drafter import (
     DraftPrompt,
     RoundOutcome,
 )
-from edgedec.runtime.drafting.drafters import DrafterParts, FreeMethod, Need
+from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need
+from edgedec.runtime.drafting.drafters import FreeMethod
 
 _N_OPTIONS = 4  # of a head
 _N_DEPTHS = 4  # whose acceptance is counted apart

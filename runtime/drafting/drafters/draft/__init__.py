@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.drafter import ModelDrafter
-from edgedec.runtime.drafting.drafters import DrafterParts, ModelMethod, Need
+from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need
+from edgedec.runtime.drafting.drafters import ModelMethod
 
 
 def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
     from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
 
-    assert parts.open_draft is not None
-    drafter = DraftModelDrafter(parts.open_draft())
+    assert parts.draft is not None
+    drafter = DraftModelDrafter(parts.draft())
     if split is None:
         return drafter
     from edgedec.runtime.drafting.drafters.draft.overlapped import OverlappedDrafter

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from edgedec.runtime.drafting.drafter import Drafter
-from edgedec.runtime.drafting.drafters import DrafterParts, FreeMethod, Need
+from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need
+from edgedec.runtime.drafting.drafters import FreeMethod
 
 
 def _make(parts: DrafterParts) -> Drafter:

@@ -16,8 +16,6 @@ from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.switching.switching import Switching
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.engine.stream import Stream
-from edgedec.runtime.methods.method_parts import MethodParts
-from edgedec.runtime.methods.methods import Methods
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -89,8 +87,6 @@ def test_what_was_predicted_is_forgotten_and_then_computed(twins: Pair) -> None:
 
 
 def test_maps_are_needed() -> None:
-    parts = MethodParts(CONTEXT)
-    assert Methods(parts).auxiliary is None
     with pytest.raises(ConfigError, match="adadec has one model only"):
         SwitchConfig(policy="adadec", mode="predict")
 

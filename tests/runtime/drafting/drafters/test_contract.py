@@ -27,13 +27,8 @@ from edgedec.runtime.drafting.drafter import (
     ModelDrafter,
     ModelDrafting,
 )
-from edgedec.runtime.drafting.drafters import (
-    DrafterParts,
-    FreeMethod,
-    Need,
-    drafter_names,
-    find_drafter,
-)
+from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need, Shared
+from edgedec.runtime.drafting.drafters import FreeMethod, drafter_names, find_drafter
 from edgedec.runtime.drafting.drafters.lookup import PromptLookup
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
@@ -89,14 +84,14 @@ class Maker:
         parts = DrafterParts(
             store,
             self.is_store_growing,
-            lambda: role,
-            skip_set,
+            Shared(lambda: role),
             {
-                Need.EAGLE: lambda: head,
-                Need.EXIT: lambda: end,
-                Need.HYDRA: lambda: light,
-                Need.MEDUSA: lambda: light,
+                Need.EAGLE: Shared(lambda: head),
+                Need.EXIT: Shared(lambda: end),
+                Need.HYDRA: Shared(lambda: light),
+                Need.MEDUSA: Shared(lambda: light),
             },
+            skip_set,
             HYDRA,
             Probe(DRAFT, "", "", np.ones(HEAD_WIDTH + N_STATS, np.float32), 0.0, 3, 1e-5, {}),
         )
