@@ -81,7 +81,7 @@ def list_models(json: options.Json = False, debug: options.Debug = False) -> Non
 
 @models.command(cls=HelpCommand)
 def show(name: Name, json: options.Json = False, debug: options.Debug = False) -> None:
-    """Show where a model comes from, its licence, and what of it is on this machine.
+    """Show where a model comes from, its licence, and which of its files are here.
 
     Examples:
 

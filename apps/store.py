@@ -85,7 +85,7 @@ def seed(
         added = dataclasses.asdict(report)
         print_json({"store": str(file), "added": added, **dataclasses.asdict(facts)})
     else:
-        write_out(_told(report, file, facts))
+        write_out(_summary(report, file, facts))
     if is_stopped:
         raise typer.Exit(130)
 
@@ -100,6 +100,8 @@ def info(file: StoreFile, json: options.Json = False, debug: options.Debug = Fal
 
       edgedec store info code.ngrams --json
     """
+    if not file.exists():
+        raise ConfigError(f"there is no n-gram store {file}: make it with `edgedec store seed`")
     facts = describe(file)
     if json:
         print_json({"store": str(file), **dataclasses.asdict(facts)})
@@ -141,7 +143,7 @@ def _report(bars: ProgressBars, phase: str, _: str, done: int, total: int) -> No
     bars.report(phase, done, total)
 
 
-def _told(report: SeedReport, file: Path, facts: StoreFacts) -> str:
+def _summary(report: SeedReport, file: Path, facts: StoreFacts) -> str:
     lines = [
         f"added {report.n_files:,} files, {report.n_tokens:,} tokens; skipped {report.n_skipped:,}",
         f"{file} holds {facts.n_tokens:,} tokens in {facts.n_texts:,} texts, "

@@ -15,6 +15,9 @@ _COMMON = "Common options"
 _LAST = "Labs"
 _WIDTH = 80
 _NAMES_WIDTH = 26  # names of options longer than this have a line of their own
+_SUMMARY_LENGTH = 160  # of a verb in a list: two lines
+_KINDS = {"<int range>": "N", "<float range>": "X", "<str>": "NAME", "<path>": "PATH"}
+"""What stands for a value whose option names none."""
 
 # Typer carries a copy of click that is not to be imported: `Any` stands for its classes.
 
@@ -47,7 +50,7 @@ class HelpGroup(TyperGroup):
         """Writes the page of the group."""
         _write_head(self, ctx, formatter)
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, found.get_short_help_str(_WIDTH)) for name, found in commands if found]
+        rows = [(name, one.get_short_help_str(_SUMMARY_LENGTH)) for name, one in commands if one]
         _write_rows(formatter, "Commands", rows)
         for title, rows in _panels(self, ctx).items():
             _write_rows(formatter, title, rows)
@@ -97,6 +100,13 @@ def _arguments(command: TyperCommand | TyperGroup, ctx: Any) -> Iterator[tuple[s
             yield parameter.metavar or str(parameter.name), help_text
 
 
+def _with_kind(names: str) -> str:
+    """Returns an option's names with a plain word for its value."""
+    for kind, word in _KINDS.items():
+        names = names.replace(kind, word)
+    return names
+
+
 def _panels(command: TyperCommand | TyperGroup, ctx: Any) -> dict[str, list[tuple[str, str]]]:
     """Returns the rows of options by the title of their group, common ones first, labs last."""
     panels: dict[str, list[tuple[str, str]]] = {_COMMON: []}
@@ -104,5 +114,5 @@ def _panels(command: TyperCommand | TyperGroup, ctx: Any) -> dict[str, list[tupl
         record = parameter.get_help_record(ctx)
         if record is not None and not isinstance(parameter, TyperArgument):
             title = getattr(parameter, "rich_help_panel", None) or _COMMON
-            panels.setdefault(title, []).append(record)
+            panels.setdefault(title, []).append((_with_kind(record[0]), record[1]))
     return dict(sorted(panels.items(), key=lambda panel: panel[0].startswith(_LAST)))

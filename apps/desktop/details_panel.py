@@ -60,7 +60,7 @@ class DetailsPanel(QDockWidget):
         ms = self._strip.ms
         values["Time to suggestion"].setText("–" if ms < 0 else f"{ms:.0f} ms")
         drafted, accepted = served.n_drafted, served.n_accepted
-        values["Drafted tokens"].setText(f"{drafted:,}, of which {accepted:,} were accepted")
+        values["Drafted tokens"].setText(f"{drafted:,}, {accepted:,} accepted")
         values["Written by"].setText(self._by_origin() or "–")
         # A process that ended takes its own time along.
         values["Processor time"].setText(f"{max(share, 0):.0%} of all processors")

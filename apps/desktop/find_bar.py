@@ -48,7 +48,7 @@ class FindBar(QWidget):
         self.wanted.setPlaceholderText("Find")
         self.replacement.setPlaceholderText("Replace by")
         self.has_case = QCheckBox("Match case")
-        self.told = QLabel()
+        self.status = QLabel()
         layout = QHBoxLayout(self)
         layout.setContentsMargins(6, 2, 6, 2)
         layout.addWidget(self.wanted, 1)
@@ -58,7 +58,7 @@ class FindBar(QWidget):
         layout.addWidget(self.replacement, 1)
         layout.addWidget(_button("Replace", self.replace))
         layout.addWidget(_button("All", self.replace_all))
-        layout.addWidget(self.told)
+        layout.addWidget(self.status)
         self._counting = QTimer(self, singleShot=True, interval=_REST_MS)
         self._counting.timeout.connect(self.count)
         self.wanted.textChanged.connect(self.count_soon)
@@ -92,7 +92,7 @@ class FindBar(QWidget):
             return
         places = self._places(edit.document()) if self.isVisible() else []
         edit.setExtraSelections([self._mark(place) for place in places])
-        self.told.setText(self._told(places, edit.textCursor()) if self.wanted.text() else "")
+        self.status.setText(self._state(places, edit.textCursor()) if self.wanted.text() else "")
 
     def forget(self, edit: DocumentEdit) -> None:
         """A document is closed."""
@@ -115,7 +115,7 @@ class FindBar(QWidget):
         self.find_next()
 
     def replace_all(self) -> None:
-        """Replaces all that is looked for, in one step of undo, and tells how many."""
+        """Replaces all that is looked for, in one step of undo, and shows how many."""
         edit, wanted = self._current(), self.wanted.text()
         if edit is None or not wanted:
             return
@@ -129,7 +129,7 @@ class FindBar(QWidget):
             found = document.find(wanted, found, self._flags)
         step.endEditBlock()
         self.count()
-        self.told.setText(f"{n:,} replaced")
+        self.status.setText(f"{n:,} replaced")
 
     def keyPressEvent(self, event: QKeyEvent) -> None:  # noqa: N802
         """Closes the bar on Esc."""
@@ -184,7 +184,7 @@ class FindBar(QWidget):
         mark.format.setBackground(self._colour())
         return mark
 
-    def _told(self, places: list[QTextCursor], cursor: QTextCursor) -> str:
+    def _state(self, places: list[QTextCursor], cursor: QTextCursor) -> str:
         if not places:
             return "not found"
         n = f"{_MOST:,}+" if len(places) > _MOST else f"{len(places):,}"

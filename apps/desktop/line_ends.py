@@ -1,6 +1,6 @@
 """Line ends in a text field, which has one kind of its own.
 
-New lines end as most lines of the file do, of which nothing is kept. A line that ends otherwise
+New lines end as most lines of the file do; this is not stored. A line that ends otherwise
 says so in the format of its block, which goes along with undo, and with a line that is parted.
 """
 

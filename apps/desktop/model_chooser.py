@@ -33,8 +33,8 @@ class ModelChooser(QWidget):
         self.use = QPushButton("Get and use")
         self.gguf = QPushButton("Open a GGUF file…")
         self.folder = QPushButton("Use a bundle…")
-        self.bar, self.cancel, self.told = QProgressBar(), QPushButton("Cancel"), QLabel()
-        self.told.setWordWrap(True)
+        self.bar, self.cancel, self.status = QProgressBar(), QPushButton("Cancel"), QLabel()
+        self.status.setWordWrap(True)
         self._lay_out()
         self.list.itemSelectionChanged.connect(self._enable)
         self.list.used.connect(self._use)
@@ -59,7 +59,7 @@ class ModelChooser(QWidget):
         self.use.setDefault(True)
         layout.addLayout(_row(self.use, self.gguf, self.folder))
         layout.addLayout(_row(self.bar, self.cancel))
-        layout.addWidget(self.told)
+        layout.addWidget(self.status)
 
     def _use(self, row: ModelRow | None) -> None:
         if row is None:
@@ -96,12 +96,12 @@ class ModelChooser(QWidget):
 
     def _on_progress(self, phase: str, per_mille: int) -> None:
         doing = "Downloading" if phase == DOWNLOAD else "Preparing"
-        self.told.setText(f"{doing} {self._shown} …")
+        self.status.setText(f"{doing} {self._shown} …")
         self.bar.setRange(0, 0 if per_mille < 0 else 1000)
         self.bar.setValue(max(per_mille, 0))
 
     def _on_ended(self, reason: str) -> None:
-        self.told.setText(reason or f"{self._shown} is ready.")
+        self.status.setText(reason or f"{self._shown} is ready.")
         self._enable()
 
 

@@ -38,7 +38,7 @@ _NICENESS = 5
 """Of the model's threads; the window's is 0."""
 
 _COUNTS_S = 1.0
-"""How often it is told what was done."""
+"""How often the window gets these counts."""
 
 Tell = Callable[..., None]
 """Called in any thread with the name of what happened, and with what belongs to it."""

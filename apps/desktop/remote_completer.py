@@ -68,23 +68,23 @@ class RemoteCompleter:
         self._asked.cancel()
         self._ask("release", number=self.number)
 
-    def offer(self, told: dict[str, Any]) -> Offer:
+    def offer(self, message: dict[str, Any]) -> Offer:
         """Returns an offer that came; its time is until now."""
-        offer = _offer(told)
+        offer = _offer(message)
         if offer.version != self.version:
             return offer
         return replace(offer, ms=1000 * (time.perf_counter() - self._updated_s))
 
-    def hear_alternatives(self, asked: int, told: list[dict[str, Any]]) -> None:
+    def hear_alternatives(self, asked: int, messages: list[dict[str, Any]]) -> None:
         """Alternatives came."""
         if asked == self._n_asked and not self._asked.done():
-            self._asked.set_result([_offer(one) for one in told])
+            self._asked.set_result([_offer(one) for one in messages])
 
     def fail(self, reason: str) -> None:
         """The engine failed: the next update tells."""
         self._failure = reason
 
 
-def _offer(told: dict[str, Any]) -> Offer:
-    parts = tuple((text, origin) for text, origin in told.pop("parts"))
-    return Offer(**told, parts=parts)
+def _offer(message: dict[str, Any]) -> Offer:
+    parts = tuple((text, origin) for text, origin in message.pop("parts"))
+    return Offer(**message, parts=parts)

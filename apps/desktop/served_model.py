@@ -116,8 +116,8 @@ class ServedModel(QObject):
 
     def _read(self, process: QProcess) -> None:
         while process is self._process and process.canReadLine():
-            told = json.loads(bytes(process.readLine().data()))
-            getattr(self, f"_on_{told.pop('tell')}")(**told)
+            message = json.loads(bytes(process.readLine().data()))
+            getattr(self, f"_on_{message.pop('tell')}")(**message)
 
     def _on_loading(self, bundle: str) -> None:
         self.loading.emit(bundle)

@@ -138,7 +138,7 @@ class EditorWindow(QMainWindow):
         return edit
 
     def open(self, paths: Sequence[Path]) -> None:
-        """Opens files, each once; what cannot be opened is told."""
+        """Opens files, each once, and reports those that cannot be opened."""
         for path in paths:
             path = path.absolute()
             known = [edit for edit in self.documents if edit.path == path]

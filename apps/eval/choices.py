@@ -1,6 +1,6 @@
 """Questions with several answers. The model picks the likeliest.
 
-The forms are those that benchmarks are published in, told apart by their keys; prompts, and what a
+The forms are those that benchmarks are published in, recognised by their keys. Prompts, and what a
 choice's likelihood is, are those of lm-evaluation-harness, so that scores can be compared.
 
 Sources: MMLU (arXiv:2009.03300), ARC (arXiv:1803.05457), HellaSwag (arXiv:1905.07830), CrowS-Pairs
@@ -132,7 +132,7 @@ def _arc(fields: Mapping[str, Any], place: str) -> ChoiceProblem:
         choices = {key: [one[key] for one in question["choices"]] for key in ("text", "label")}
         question = question["stem"]
     if not isinstance(choices, Mapping):
-        raise TypeError(f"got the choices {shown(choices)}, of which text and label are meant")
+        raise TypeError(f"got the choices {shown(choices)}, expected an object with text and label")
     labels = _texts(choices["label"])
     return ChoiceProblem(
         name=_name(fields, place),
@@ -198,7 +198,7 @@ def _text(value: Any) -> str:
 def _texts(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or not 2 <= len(values) <= len(_LETTERS):
         raise ValueError(
-            f"got the choices {shown(values)}, of which 2 to {len(_LETTERS)} are meant"
+            f"got the choices {shown(values)}, expected a list of 2 to {len(_LETTERS)}"
         )
     return tuple(_text(value) for value in values)
 

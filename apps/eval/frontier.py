@@ -111,17 +111,17 @@ def verdict(rows: Sequence[Row], keep: float = KEEP) -> dict[str, Any]:
     fastest_keeping: the fastest that keeps enough. best_of_faster: the one that keeps most of those
     faster than `auto`. Reference points do not count. Intervals are left out of the choice.
     """
-    told = [row for row in rows if not row["lossless"] and not row["is_reference"]]
-    told = [row for row in told if row["kept"] and row["time_of_auto"]]
-    keeping = sorted((r for r in told if r["kept"]["value"] >= keep), key=_time)
-    faster = [row for row in told if _time(row) < 1]
+    compared = [row for row in rows if not row["lossless"] and not row["is_reference"]]
+    compared = [row for row in compared if row["kept"] and row["time_of_auto"]]
+    keeping = sorted((r for r in compared if r["kept"]["value"] >= keep), key=_time)
+    faster = [row for row in compared if _time(row) < 1]
     both = [row for row in keeping if _time(row) < 1]
     best = max(faster, key=lambda row: row["kept"]["value"], default=None)
     return {
         "found": both[0]["label"] if both else None,
         "fastest_keeping": keeping[0]["label"] if keeping else None,
         "best_of_faster": best["label"] if best else None,
-        "n_compared": len(told),
+        "n_compared": len(compared),
     }
 
 

@@ -139,8 +139,8 @@ class TaskOptions:
         str | None,
         typer.Option(
             metavar="N,..",
-            help="Compare with the best of N tries at each problem, too (temperature 0.8 unless "
-            "given, which is then for the tries alone).",
+            help="Also judge the best of N tries at each problem. --temperature (default 0.8) is "
+            "then only for these tries.",
         ),
     ] = None
     choose: Annotated[
@@ -175,7 +175,7 @@ class TaskOptions:
         bool,
         typer.Option(
             "--uncontained-programs",
-            help="Run generated programs on a system that cannot hold them, such as Windows.",
+            help="Run generated programs even if the system cannot contain them, as on Windows.",
         ),
     ] = False
     shots: Annotated[

@@ -14,15 +14,15 @@ from edgedec.apps.eval.tasks import METRICS
 from edgedec.apps.measuring.pictures import COLOURS, use_style
 from edgedec.runtime.methods.method_parts import AUTO, PLAIN
 
-Told = dict[str, float]
+Fields = dict[str, float]
 
 
 @dataclass(frozen=True)
 class _Point:
     label: str
     is_lossless: bool
-    time: Told
-    score: Told
+    time: Fields
+    score: Fields
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
@@ -93,10 +93,10 @@ def _draw_marks(axes: Axes, frontier: dict[str, Any], scale: float) -> None:
     axes.axvline(time, ls="--", lw=1, c=grey, label="lossless auto's time")
 
 
-def _bars(told: Told, scale: float) -> list[list[float]]:
+def _bars(interval: Fields, scale: float) -> list[list[float]]:
     """Returns how far an interval reaches to both sides.
 
     A percentile interval may leave its value out by a hair.
     """
-    value, low, high = (scale * told[key] for key in ("value", "low", "high"))
+    value, low, high = (scale * interval[key] for key in ("value", "low", "high"))
     return [[max(0.0, value - low)], [max(0.0, high - value)]]

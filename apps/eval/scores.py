@@ -13,7 +13,7 @@ from edgedec.apps.eval.samples import Sample
 from edgedec.apps.eval.tasks import Metric
 from edgedec.models.errors import ConfigError
 
-Told = dict[str, float] | None
+Fields = dict[str, float] | None
 """An interval, JSON-ready; None where there is no value."""
 
 
@@ -38,30 +38,34 @@ def score_of(metric: Metric) -> Callable[[Any], Any]:
     return lambda means: metric.of(means[0] / means[1])
 
 
-def score(samples: Sequence[Sample], metric: Metric) -> Told:
+def score(samples: Sequence[Sample], metric: Metric) -> Fields:
     """Returns the metric of samples."""
-    return told(bootstrap(columns_of(samples, metric), score_of(metric)))
+    return fields_of(bootstrap(columns_of(samples, metric), score_of(metric)))
 
 
-def kept(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> Told:
+def kept(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> Fields:
     """Returns the score of ``other`` in parts of that of ``base``, over the same problems."""
     of = score_of(metric)
-    return told(bootstrap(_both(base, other, metric), lambda means: of(means[2:]) / of(means[:2])))
+    return fields_of(
+        bootstrap(_both(base, other, metric), lambda means: of(means[2:]) / of(means[:2]))
+    )
 
 
-def difference(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> Told:
+def difference(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> Fields:
     """Returns the score of ``other`` less that of ``base``, over the same problems."""
     of = score_of(metric)
-    return told(bootstrap(_both(base, other, metric), lambda means: of(means[2:]) - of(means[:2])))
+    return fields_of(
+        bootstrap(_both(base, other, metric), lambda means: of(means[2:]) - of(means[:2]))
+    )
 
 
-def time_ratio(base: Sequence[Sample], other: Sequence[Sample]) -> Told:
+def time_ratio(base: Sequence[Sample], other: Sequence[Sample]) -> Fields:
     """Returns the time of ``other`` in parts of that of ``base``, over the same problems."""
     times = np.array([[s.seconds for s in base], [s.seconds for s in other]], np.float64)
-    return told(bootstrap(times, lambda means: means[1] / means[0]))
+    return fields_of(bootstrap(times, lambda means: means[1] / means[0]))
 
 
-def flips(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> Told:
+def flips(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> Fields:
     """Returns the share of problems that one setting solves and the other does not.
 
     None where a problem is not solved or unsolved.
@@ -72,7 +76,7 @@ def flips(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> To
         return None
     pairs = zip(base, other, strict=True)
     changed = [abs(a.metrics[metric.key] - b.metrics[metric.key]) for a, b in pairs]
-    return told(bootstrap(np.array([changed], np.float64), lambda means: means[0]))
+    return fields_of(bootstrap(np.array([changed], np.float64), lambda means: means[0]))
 
 
 @dataclass(frozen=True)
@@ -155,12 +159,12 @@ def tokens_by_origin(samples: Sequence[Sample]) -> dict[str, int]:
     return origins
 
 
-def told(interval: Interval | None) -> Told:
+def fields_of(interval: Interval | None) -> Fields:
     """Returns an interval, JSON-ready."""
     return None if interval is None else interval.to_dict()
 
 
-def interval_text(interval: Told, is_share: bool = False, digits: int = 3, sign: str = "") -> str:
+def interval_text(interval: Fields, is_share: bool = False, digits: int = 3, sign: str = "") -> str:
     """Returns ``0.81 (0.75 to 0.88)``, nothing where there is no value."""
     if interval is None:
         return ""

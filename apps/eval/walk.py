@@ -349,13 +349,13 @@ def _take_in_turn(
     names = work.names
     for i, some in enumerate(missing):
         report("problem", i, len(names))
-        told = []
+        lines = []
         for setting in some if i % 2 == 0 else reversed(some):
             sample = work.take(setting, i)
             file.add(sample)
-            told.append(sample_line(setting, sample))
-        if told:
-            note(f"[{i + 1}/{len(names)}] {names[i]}: {'; '.join(told)}")
+            lines.append(sample_line(setting, sample))
+        if lines:
+            note(f"[{i + 1}/{len(names)}] {names[i]}: {'; '.join(lines)}")
 
 
 def _take_beside(
@@ -375,8 +375,8 @@ def _take_beside(
                 for n_done, job in enumerate(as_completed(jobs)):
                     report("problem", n_done, len(places))
                     file.add(sample := replace(job.result(), n_at_once=n_at_once))
-                    told = sample_line(setting, sample)
-                    note(f"[{n_done + 1}/{len(places)}] {names[jobs[job]]}: {told}")
+                    line = sample_line(setting, sample)
+                    note(f"[{n_done + 1}/{len(places)}] {names[jobs[job]]}: {line}")
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 work.stop()

@@ -21,13 +21,8 @@ from edgedec.models.installation import install_command
 
 _HELP = """Measure and evaluate on many devices at once, over ssh or a Dask cluster.
 
-A fleet is a file:
-
-  [hosts.pi5]
-  ssh = "pi@pi5.local"
-
-  [hosts.orin]
-  environment = {EDGEDEC_ISA = "neondot"}
+A fleet is a TOML file with a table per device, such as [hosts.pi5]. Its key ssh is
+what you would write after `ssh`.
 
 Examples:
 
@@ -49,7 +44,7 @@ Bundles = Annotated[
 ]
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where results go.")]
 Force = Annotated[
-    bool, typer.Option("--force", help="Use hosts that another fleet is using, beside it.")
+    bool, typer.Option("--force", help="Use hosts even while another fleet uses them.")
 ]
 Wait = Annotated[
     float,
@@ -118,7 +113,7 @@ def export(
         str | None,
         typer.Option(metavar="fused|tvm", help="Compiler; tvm makes a bundle for each processor."),
     ] = None,
-    quant: Annotated[str, typer.Option(help="What becomes of the weights.")] = "keep",
+    quant: Annotated[str, typer.Option(help="Quantisation, as for `export`.")] = "keep",
     force: Force = False,
     debug: options.Debug = False,
 ) -> None:

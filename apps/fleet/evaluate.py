@@ -102,14 +102,14 @@ def announcer(cut: Spread) -> Callable[[Task, Answer], None]:
     Raises:
         EdgedecError: A host sent what is no sample.
     """
-    settings, n_told = {setting.label: setting for setting in cut.settings}, 0
+    settings, n_done = {setting.label: setting for setting in cut.settings}, 0
 
     def announce(task: Task, answer: Answer) -> None:
-        nonlocal n_told
-        n_told += 1
+        nonlocal n_done
+        n_done += 1
         setting = settings[task.fields["setting"]]
         sample = _sample(task, answer, setting)
-        note(f"[{n_told}] {answer.host}: {sample.name}: {sample_line(setting, sample)}")
+        note(f"[{n_done}] {answer.host}: {sample.name}: {sample_line(setting, sample)}")
 
     return announce
 

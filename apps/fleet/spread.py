@@ -113,13 +113,13 @@ class _Work:
         """Tasks without a result."""
         return list(self._left.values())
 
-    def _judge(self, task: Task, n_tries: int, told: dict[str, Any]) -> Answer | None:
+    def _judge(self, task: Task, n_tries: int, reply: dict[str, Any]) -> Answer | None:
         """Returns the answer that a worker gave; else has the task done again elsewhere."""
-        if "result" in told:
-            label = self._crew.label(told["host"])
-            return Answer(label, told["result"], told["state"], told["device"])
-        if "host" in told:
-            self._crew.retire(self._crew.label(told["host"]), told["error"])
+        if "result" in reply:
+            label = self._crew.label(reply["host"])
+            return Answer(label, reply["result"], reply["state"], reply["device"])
+        if "host" in reply:
+            self._crew.retire(self._crew.label(reply["host"]), reply["error"])
         self._again(task, n_tries + 1)
         return None
 

@@ -115,7 +115,7 @@ def lsp(
         from edgedec.apps.lsp.settings import ServerSettings
     settings = ServerSettings().changed_by(given)
     if logging.getLogger().level >= logging.WARNING:
-        # It logs the traces of what editors are told anyway, and warns of what is usual.
+        # It logs tracebacks of errors that editors get anyway, and warns of what is usual.
         logging.getLogger("pygls").setLevel(logging.CRITICAL)
     server = EdgedecServer(settings, __version__)
     code = run_until_signal(_serve_pipes(server) if tcp is None else _serve_tcp(server, tcp))

@@ -1,4 +1,4 @@
-"""What the person at the editor is told: messages, and progress while a bundle loads."""
+"""What the person at the editor sees: messages, and progress while a bundle loads."""
 
 from __future__ import annotations
 

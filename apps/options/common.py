@@ -23,7 +23,7 @@ from edgedec.runtime.sequences.prefill import Progress
 
 BUNDLE_HELP = "A bundle, a GGUF file, or a name that `edgedec models list` shows."
 SAMPLING, SPEED, DEVICES = "Sampling", "Speculation", "Devices"
-LABS = "Labs: these paid on nothing that was tried"
+LABS = "Labs: gained nothing in our measurements"
 """Headings that options stand under on help pages."""
 
 Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help=BUNDLE_HELP, callback=named_bundle)]
@@ -113,7 +113,7 @@ TypicalP = Annotated[
         metavar="P",
         min=0.0,
         max=1.0,
-        help="Sample from the most typical tokens, up to this probability. 1 turns it off.",
+        help="Sample from the most typical tokens whose probabilities add up to P. 1 turns it off.",
         rich_help_panel=SAMPLING,
     ),
 ]
@@ -132,7 +132,8 @@ XtcProbability = Annotated[
         metavar="P",
         min=0.0,
         max=1.0,
-        help="How often to leave out all likely tokens but the least likely. 0 turns it off.",
+        help="Chance per token to drop all likely tokens except the least likely one (XTC). 0 "
+        "turns it off.",
         rich_help_panel=SAMPLING,
     ),
 ]
@@ -142,7 +143,7 @@ XtcThreshold = Annotated[
         metavar="P",
         min=0.0,
         max=1.0,
-        help="Probability from which --xtc-probability calls a token likely (default 0.1).",
+        help="Probability from which XTC calls a token likely (default 0.1).",
         rich_help_panel=SAMPLING,
     ),
 ]
@@ -169,7 +170,7 @@ DryAllowedLength = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Repeated tokens from which DRY penalizes (default 2).",
+        help="Shortest repeated sequence that DRY penalizes, in tokens (default 2).",
         rich_help_panel=SAMPLING,
     ),
 ]
@@ -179,7 +180,7 @@ Mirostat = Annotated[
         metavar="1|2",
         min=0,
         max=2,
-        help="Keep the surprise of tokens near --mirostat-tau, by version 1 or 2.",
+        help="Keep the average surprise near --mirostat-tau, by Mirostat 1 or 2.",
         rich_help_panel=SAMPLING,
     ),
 ]
@@ -220,7 +221,7 @@ Affinity = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Processors to pin threads to, e.g. 0,1. The default, none, pins nothing.",
+        help="Processors to pin threads to, e.g. 0,1 (default: none).",
         rich_help_panel=DEVICES,
     ),
 ]
@@ -328,8 +329,8 @@ PrefixDisk = Annotated[
     typer.Option(
         metavar="MB",
         min=0,
-        help="Disk space for the KV cache of what prompts begin with, so that the next start need "
-        "not compute it. 0 keeps nothing.",
+        help="Disk space that keeps the KV cache of prompt beginnings, such as a system prompt, "
+        "for the next start. 0 keeps nothing.",
         rich_help_panel=SPEED,
     ),
 ]

@@ -66,7 +66,7 @@ class SwitchOptions:
         typer.Option(
             metavar="N",
             min=1,
-            help="Number of tokens that doubt is averaged over (default 5).",
+            help="Number of latest tokens whose doubt is averaged (default 5).",
             rich_help_panel=SWITCHING,
         ),
     ] = None
@@ -83,7 +83,7 @@ class SwitchOptions:
         float | None,
         typer.Option(
             metavar="FLOAT",
-            help="The target model hands back below this fraction of the threshold.",
+            help="The draft model continues when doubt falls below this fraction of the threshold.",
             rich_help_panel=SWITCHING,
         ),
     ] = None
@@ -109,7 +109,8 @@ class SwitchOptions:
         float | None,
         typer.Option(
             metavar="P",
-            help="bild: ask the target model below this probability.",
+            help="bild: the target model writes a token if the draft model's best probability is "
+            "below P.",
             rich_help_panel=SWITCHING,
         ),
     ] = None
@@ -117,7 +118,7 @@ class SwitchOptions:
         float | None,
         typer.Option(
             metavar="NATS",
-            help="repair: take a token back above this loss.",
+            help="repair: take back a token if -ln of its probability is above this (default 5).",
             rich_help_panel=SWITCHING,
         ),
     ] = None
@@ -133,7 +134,8 @@ class SwitchOptions:
         int | None,
         typer.Option(
             metavar="N",
-            help="repair, judge, verify: maximum tokens before they are judged (default 16).",
+            help="repair, judge, verify: maximum tokens of the draft model before the target model "
+            "checks them (default 16).",
             rich_help_panel=SWITCHING,
         ),
     ] = None

@@ -21,7 +21,7 @@ class Runtime:
 
     modes: how it can generate: ``plain``, ``lookup`` (drafts copied from the text before),
         ``draft`` (drafts of a second model).
-    keeps_prompts: it can be told to keep what its KV cache holds of a prompt.
+    keeps_prompts: it can keep the KV cache of a prompt for the next request.
     """
 
     name: str

@@ -68,11 +68,11 @@ class TryOptions:
         Choose | None,
         typer.Option(
             metavar="NAME",
-            help="How --best-of chooses: vote takes the answer given most often (default), as do "
-            "weighted, weighted-per-token and rpc by probability; likelihood the likeliest; judge "
-            "asks the model; tests takes the answer whose code passes --tests. With iterate half "
-            "of the answers are corrections of the best one so far; with tree they depart from it "
-            "where the model was unsure.",
+            help="How --best-of chooses. vote (default): the most frequent answer. weighted, "
+            "weighted-per-token, rpc: the same, weighted by probability. likelihood: the likeliest "
+            "text. judge: the model decides. tests: code that passes --tests. iterate: tests, and "
+            "half of the tries correct the best of the others. tree: tests, and tries branch off "
+            "failed ones.",
         ),
     ] = None
     tests: Annotated[

@@ -17,7 +17,7 @@ from edgedec.apps.serve.core import (
     invalid,
 )
 from edgedec.apps.serve.parsing import OutputParser
-from edgedec.apps.serve.problems import told_problems
+from edgedec.apps.serve.problems import client_errors
 from edgedec.apps.serve.prompts import Prepared
 from edgedec.apps.serve.responses import log_unexpected
 from edgedec.models.errors import ConfigError, EdgedecError
@@ -28,7 +28,7 @@ from edgedec.runtime.engine.stream import Piece, Stream
 from edgedec.runtime.sampling.logprobs import TokenLogprob
 
 _LEAST = -9999.0
-"""Told in place of log-probabilities below it: JSON has no infinity."""
+"""Sent in place of log-probabilities below it: JSON has no infinity."""
 
 _REASONS: Mapping[str, EndReason] = {"stop": "stop", "length": "length", "context": "length"}
 
@@ -67,7 +67,7 @@ class Writer:
         """
         found = self._order.prepared
         if self._stream is None and not self._order.is_silent:
-            with told_problems():
+            with client_errors():
                 self._stream = self._engine.open_stream(
                     found.tokens, self._order.config, None, is_answer=found.is_answer
                 )
@@ -106,20 +106,20 @@ class Writer:
         order, stream = self._order, self._stream
         assert stream is not None
         parser = OutputParser(order.index, order.prepared.has_calls, order.prepared.is_thinking)
-        n_told = 0
+        n_sent = 0
 
         def take(piece: Piece) -> None:
-            nonlocal n_told
+            nonlocal n_sent
             if piece.is_provisional or self._is_stopped:
                 return
-            tokens = stream.logprobs[n_told:]
-            n_told += len(tokens)
+            tokens = stream.logprobs[n_sent:]
+            n_sent += len(tokens)
             origin = piece.origin if order.with_origins else ""
             self._tell_all(parser.push(piece.text, self._infos(tokens), origin))
 
         stream.write(take)
         if stream.result.finish_reason in _REASONS:
-            self._tell_all(parser.push("", self._infos(stream.logprobs[n_told:])))
+            self._tell_all(parser.push("", self._infos(stream.logprobs[n_sent:])))
             self._tell_all(parser.flush())
             self._tell(_done(order.index, stream.result, parser.n_calls > 0))
 

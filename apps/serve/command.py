@@ -71,7 +71,9 @@ def serve(
     ] = None,
     keep_alive: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0, help="Unload a model that is unused for so long."),
+        typer.Option(
+            metavar="SECONDS", min=0, help="Unload a model that was unused for this long."
+        ),
     ] = None,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per answer.")

@@ -58,7 +58,7 @@ def document(
     for route in facts:
         if isinstance(route, Route) and "GET" in (route.methods or ()):
             path = route.path.replace(":path}", "}")
-            paths.setdefault(path, {})["get"] = _told(path, error_shape(path))
+            paths.setdefault(path, {})["get"] = _get(path, error_shape(path))
     return {
         "openapi": "3.1.0",
         "info": {"title": "edgedec serve", "version": distribution_version()},
@@ -87,7 +87,7 @@ def _operation(
     }
 
 
-def _told(path: str, error: Callable[[ServeError], Mapping[str, Any]]) -> dict[str, Any]:
+def _get(path: str, error: Callable[[ServeError], Mapping[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "summary": f"GET {path}",
         "responses": {"200": {"description": "What is known."}, **_problems(error)},

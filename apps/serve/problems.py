@@ -10,11 +10,11 @@ from edgedec.models.errors import ConfigError, PromptTooLongError, SessionError
 
 
 @contextmanager
-def told_problems() -> Iterator[None]:
-    """Turns what is wrong with a request into words of clients.
+def client_errors() -> Iterator[None]:
+    """Turns errors of the engine into errors that clients know.
 
     Raises:
-        ServeError: Something is.
+        ServeError: The request is wrong.
     """
     try:
         yield

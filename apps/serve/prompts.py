@@ -88,7 +88,7 @@ def _template_input(engine: Engine, prompt: ChatPrompt) -> tuple[list[Any], list
     """Returns the messages and tools that the chat template is given."""
     described = [tools.described(tool) for tool in prompt.tools]
     if described and not _knows_calls(engine, described):
-        return tools.told_in_words(prompt), []
+        return tools.tools_in_system_message(prompt), []
     return list(prompt.messages), described
 
 

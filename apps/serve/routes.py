@@ -83,7 +83,7 @@ class Facts:
 
     def routes(self) -> list[BaseRoute]:
         """Returns the addresses."""
-        told: dict[str, Handler] = {
+        answers: dict[str, Handler] = {
             "/": self.page,
             "/health": self.health,
             "/v1/health": self.health,
@@ -109,7 +109,7 @@ class Facts:
         }
         assert asked.keys() == BODIES.keys()
         return [
-            *(Route(path, handler, methods=["GET"]) for path, handler in told.items()),
+            *(Route(path, handler, methods=["GET"]) for path, handler in answers.items()),
             *(Route(path, handler, methods=["POST"]) for path, handler in asked.items()),
         ]
 

@@ -14,7 +14,7 @@ from typing import Any
 from edgedec.apps.serve.answering import Order, Writer
 from edgedec.apps.serve.core import CoreRequest, Done, Event, ServeError, invalid
 from edgedec.apps.serve.prefix_group import PREFIX_GROUP
-from edgedec.apps.serve.problems import told_problems
+from edgedec.apps.serve.problems import client_errors
 from edgedec.apps.serve.prompts import prepare
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.waiting import finished
@@ -121,7 +121,7 @@ class Runner:
         self._pool.shutdown(cancel_futures=True)
 
     def _prepare(self, run: Run, engine: Engine, request: CoreRequest) -> None:
-        with told_problems():
+        with client_errors():
             orders = self._orders(engine, request)
         run.take(orders)
 

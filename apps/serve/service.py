@@ -17,7 +17,7 @@ from edgedec.apps.serve.body_writer import TRANSPORT, BodyWriter
 from edgedec.apps.serve.core import Answer, Event, ServeError
 from edgedec.apps.serve.metrics import Metrics
 from edgedec.apps.serve.open_requests import OpenRequests, ending
-from edgedec.apps.serve.problems import told_problems
+from edgedec.apps.serve.problems import client_errors
 from edgedec.apps.serve.responses import (
     ClientGoneError,
     StreamSender,
@@ -97,13 +97,13 @@ class Service:
         """
         is_over = threading.Event()
 
-        def told(engine: Engine) -> T:
-            with told_problems():
+        def reporting(engine: Engine) -> T:
+            with client_errors():
                 return work(engine, is_over.is_set)
 
         async def working() -> T:
             async with self._limited(), self.shelf.lent(offer, keep_alive_s) as engine:
-                task = asyncio.ensure_future(asyncio.to_thread(told, engine))
+                task = asyncio.ensure_future(asyncio.to_thread(reporting, engine))
                 try:
                     return await asyncio.shield(task)
                 finally:

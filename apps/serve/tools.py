@@ -14,7 +14,7 @@ from edgedec.apps.serve.core import AUTO, REQUIRED, ChatPrompt, Message, Tool
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 
-_TOLD = """You may call functions to answer the user. Their signatures are within <tools></tools>:
+_TOOLS = """You may call functions to answer the user. Their signatures are within <tools></tools>:
 <tools>
 {signatures}
 </tools>
@@ -40,15 +40,15 @@ def described(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def told_in_words(prompt: ChatPrompt) -> list[Message]:
+def tools_in_system_message(prompt: ChatPrompt) -> list[Message]:
     """Returns the messages of a conversation whose template knows nothing of tools."""
     signatures = "\n".join(json.dumps(described(tool)) for tool in prompt.tools)
-    told = _TOLD.format(signatures=signatures)
+    instructions = _TOOLS.format(signatures=signatures)
     messages = [_in_words(message) for message in prompt.messages]
     if messages and messages[0]["role"] == "system":
-        first = {**messages[0], "content": f"{messages[0]['content']}\n\n{told}"}
+        first = {**messages[0], "content": f"{messages[0]['content']}\n\n{instructions}"}
         return [first, *messages[1:]]
-    return [{"role": "system", "content": told}, *messages]
+    return [{"role": "system", "content": instructions}, *messages]
 
 
 def _in_words(message: Message) -> Message:

@@ -18,10 +18,10 @@ from edgedec.runtime.methods.store_source import tokenizer_sha256
 from edgedec.runtime.opening.options import EngineOptions
 
 N_SESSIONS = 8
-"""Most documents of which it is kept what was read."""
+"""Maximum number of documents whose KV cache is kept."""
 
 SESSION_BYTES = 1 << 29
-"""Most bytes of all of them."""
+"""Maximum bytes of all of them."""
 
 _SUFFIX = ".session"
 

@@ -271,7 +271,8 @@ class _Reader:
 
     def _fail(self, reason: str) -> NoReturn:
         raise SessionError(
-            f"{self._path} {reason}: it is not a session that this edgedec saved; delete it"
+            f"{self._path} {reason}: it is not a session that this edgedec saved; name "
+            "another file, or delete it"
         )
 
 

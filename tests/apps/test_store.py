@@ -174,7 +174,7 @@ def test_bad_stores_are_refused_before_anything_is_generated(
         "truncated to": good[:-3],
         "truncated": good[: len(good) // 2],
         "has version 7, expected 3": good[:8] + b"\7\0\0\0" + good[12:],
-        "what it holds is not what was written": good[:32] + b"\0" * 32 + good[64:],
+        "its checksum is wrong": good[:32] + b"\0" * 32 + good[64:],
         "is not an n-gram store": b"something else",
     }
     for reason, content in broken.items():
@@ -199,5 +199,5 @@ def test_what_cannot_be_seeded(
     assert "none" in done.error
     assert cli("store", "seed", file, folder).exit_code == 2  # the tokenizer must be known
     assert not file.exists()
-    assert "cannot use the n-gram store" in cli("store", "info", file).error
+    assert "make it with `edgedec store seed`" in cli("store", "info", file).error
     assert not file.exists()

@@ -69,7 +69,7 @@ class Speller(QObject):
         return self._is_wrong.get(word, False)
 
     def suggest(self, word: str, receiver: Receiver) -> None:
-        """Has ``receiver`` told what may have been meant, unless the dictionary is gone."""
+        """Calls ``receiver`` with words that may have been meant, unless the dictionary is gone."""
         if self._process is not None:
             self._receivers[plain(word)] = receiver
             self._tell(self._process, {"suggest": plain(word)})
@@ -111,14 +111,14 @@ class Speller(QObject):
 
     def _read(self, process: QProcess) -> None:
         while process == self._process and process.canReadLine():
-            told = json.loads(bytes(process.readLine().data()))
-            if "error" in told:
-                self.failed.emit(told["error"])
-            elif "suggest" in told:
-                if (receiver := self._receivers.pop(told["suggest"], None)) is not None:
-                    receiver(told["suggestions"])
+            message = json.loads(bytes(process.readLine().data()))
+            if "error" in message:
+                self.failed.emit(message["error"])
+            elif "suggest" in message:
+                if (receiver := self._receivers.pop(message["suggest"], None)) is not None:
+                    receiver(message["suggestions"])
             else:
-                self._learn(told["checked"], set(told["unknown"]))
+                self._learn(message["checked"], set(message["unknown"]))
 
     def _learn(self, checked: list[str], unknown: set[str]) -> None:
         if len(self._is_wrong) + len(checked) > _N_KEPT:

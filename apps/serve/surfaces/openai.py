@@ -67,7 +67,7 @@ def _rate(n_tokens: int, ms: float) -> float:
     return 1000.0 * n_tokens / ms if ms > 0 else 0.0
 
 
-def told_origin(origin: str) -> Document:
+def origin_field(origin: str) -> Document:
     """Returns the field that says who wrote a text; nothing where nobody asked."""
     return {"origin": origin} if origin else {}
 

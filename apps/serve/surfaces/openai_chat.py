@@ -283,7 +283,7 @@ class ChatFramer(openai.ChunkFramer):
     def _chunk(
         self, index: int, delta: Document, logprobs: Document | None = None, origin: str = ""
     ) -> bytes:
-        return self.chunk(index, {"delta": delta, **openai.told_origin(origin)}, logprobs)
+        return self.chunk(index, {"delta": delta, **openai.origin_field(origin)}, logprobs)
 
 
 def _call_piece(event: CallDelta) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class CompletionFramer(openai.ChunkFramer):
 
     def __init__(self, head: Document, with_usage: bool, n: int) -> None:
         super().__init__(head, with_usage, n)
-        self._n_told: dict[int, int] = {}  # characters of tokens, by answer
+        self._n_sent: dict[int, int] = {}  # characters of tokens, by answer
 
     def begin(self) -> Iterable[bytes]:
         """Returns nothing: every chunk has text."""
@@ -137,14 +137,14 @@ class CompletionFramer(openai.ChunkFramer):
     def of(self, event: Event) -> Iterable[bytes]:
         """Returns the chunk of an event."""
         if isinstance(event, TextDelta):
-            said = {"text": event.text, **openai.told_origin(event.origin)}
+            said = {"text": event.text, **openai.origin_field(event.origin)}
             yield self.chunk(event.index, said, self._infos(event))
         elif isinstance(event, Done):
             yield self.last_chunk(event, {"text": ""})
 
     def _infos(self, event: TextDelta) -> Document | None:
-        start = self._n_told.get(event.index, 0)
-        self._n_told[event.index] = start + sum(len(token.own.text) for token in event.tokens)
+        start = self._n_sent.get(event.index, 0)
+        self._n_sent[event.index] = start + sum(len(token.own.text) for token in event.tokens)
         return _token_infos(event.tokens, start)
 
 

@@ -16,7 +16,7 @@ def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
 
 
 METHOD = ModelMethod(
-    "what a smaller model would write that reads excerpts of a long text",
+    "what a smaller model would write after excerpts of a long text",
     _make,
     Need.DRAFT_MODEL,
     is_automatic=False,

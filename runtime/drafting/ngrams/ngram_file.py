@@ -151,7 +151,7 @@ class NgramFile:
         with _opened(self._path, flags) as (descriptor, header):
             if header.tokenizer != self._tokenizer:
                 raise BundleError(
-                    f"the n-gram store {self._path} is of another model's tokenizer: name another "
+                    f"the n-gram store {self._path} was made for another tokenizer: name another "
                     "file, or delete it to start again"
                 )
             yield descriptor, header
@@ -226,7 +226,8 @@ def _read_header(path: Path, descriptor: int) -> _Header:
     header = read_at(descriptor, _HEADER.size, 0)
     if not header.startswith(_MAGIC):
         raise BundleError(
-            f"{path} is not an n-gram store: name another file, or delete it to start again"
+            f"{path} is not an n-gram store: name another file, or make a store with "
+            "`edgedec store seed`"
         )
     if len(header) < _HEADER.size:
         raise _truncated(path, n_bytes, _HEADER.size)
@@ -234,7 +235,7 @@ def _read_header(path: Path, descriptor: int) -> _Header:
     if version != _VERSION:
         raise BundleError(
             f"the n-gram store {path} has version {version}, expected {_VERSION}: delete it to "
-            "start anew"
+            "start again"
         )
     if n_bytes < _place(n_tokens):
         raise _truncated(path, n_bytes, _place(n_tokens))
@@ -246,7 +247,7 @@ def _read_header(path: Path, descriptor: int) -> _Header:
 
 def _damaged(path: Path) -> BundleError:
     return BundleError(
-        f"the n-gram store {path} is damaged: what it holds is not what was written; copy it "
+        f"the n-gram store {path} is damaged: its checksum is wrong; copy it "
         "again, or delete it to start again"
     )
 

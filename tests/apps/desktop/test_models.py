@@ -108,12 +108,12 @@ def test_one_button_leads_from_a_model_to_its_use(application: QApplication, lib
     until(lambda: chooser.bar.maximum() == 1000 and chooser.bar.value() > 0, 300)
     chooser.cancel.click()
     until(lambda: not jobs.is_busy, 300)
-    assert "Cancelled" in chooser.told.text()
+    assert "Cancelled" in chooser.status.text()
     assert not Path(bundle).exists()
     chooser.list.select("some/model")
     chooser.use.click()
     until(lambda: made == [bundle], 300)
-    assert chooser.told.text() == "model is ready."
+    assert chooser.status.text() == "model is ready."
     until(lambda: bundle in keys(chooser), 300)
     assert "some/model" not in keys(chooser)
     chosen: list[str] = []
@@ -159,7 +159,7 @@ def test_what_cannot_be_got_is_told(
     dialog.get.click()
     assert not dialog.get.isEnabled()
     until(lambda: not jobs.is_busy, 300)
-    assert "expected a hub id" in dialog.chooser.told.text()
+    assert "expected a hub id" in dialog.chooser.status.text()
     jobs.get("some/other")
     jobs.close()  # in the middle of it
 

@@ -188,7 +188,7 @@ def test_find_goes_around_and_replaces_in_one_step(window: EditorWindow) -> None
     assert edit.toPlainText() == "1 two One"
     bar.wanted.setText("none")
     assert not bar.find_next()
-    assert bar.told.text() == "not found"
+    assert bar.status.text() == "not found"
     QTest.keyClick(bar.wanted, Key.Key_Escape)
     assert not bar.isVisible()
     assert edit.hasFocus()

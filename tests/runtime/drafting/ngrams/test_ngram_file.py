@@ -65,10 +65,10 @@ def test_foreign_files_are_refused(path: Path) -> None:
     for max_bytes in (0, LEAST_BYTES - 1, 1 << 63):
         path.write_bytes(content)
         write_header(path, "<Q", max_bytes, 24)
-        with pytest.raises(BundleError, match="is damaged: what it holds is not what was written"):
+        with pytest.raises(BundleError, match="is damaged: its checksum is wrong"):
             open_store(path)
     path.write_bytes(content)
-    with pytest.raises(BundleError, match="another model's tokenizer"):
+    with pytest.raises(BundleError, match="another tokenizer"):
         NgramStore.open(path, OTHER_HASH)
 
 
