@@ -58,6 +58,14 @@ def seed(
             help="Maximum size of the store in MB (default 8).",
         ),
     ] = None,
+    parallel: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Encode N files at a time. The store is the same; 1 keeps to one core.",
+        ),
+    ] = 32,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -77,9 +85,9 @@ def seed(
             raise ConfigError(f"got {folder}, expected a folder of text or code to read")
     manifest = read_manifest(bundle)
     sha256 = tokenizer_sha256(manifest)
-    encode = Tokenizer.load(bundle / TOKENIZER_NAME).encode
+    encode = Tokenizer.load(bundle / TOKENIZER_NAME).encode_many
     opened = NgramStore.open(file, sha256, None if max_mb is None else max_mb * 10**6)
-    report, is_stopped = _seed(opened, folders, encode)
+    report, is_stopped = _seed(opened, folders, encode, parallel)
     facts = describe(file)
     if json:
         added = dataclasses.asdict(report)
@@ -117,7 +125,10 @@ def info(file: StoreFile, json: options.Json = False, debug: options.Debug = Fal
 
 
 def _seed(
-    opened: NgramStore, folders: Sequence[Path], encode: Callable[[str], Sequence[int]]
+    opened: NgramStore,
+    folders: Sequence[Path],
+    encode: Callable[[Sequence[str]], Sequence[Sequence[int]]],
+    parallel: int,
 ) -> tuple[SeedReport, bool]:
     """Returns what was added of all ``folders``, and whether Ctrl-C ended it."""
     is_asked = False
@@ -134,6 +145,7 @@ def _seed(
                 encode,
                 partial(_report, bars, f"read {folder}"),
                 lambda: is_asked,
+                parallel,
             )
             total = total.plus(found)
     return total, is_asked

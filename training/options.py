@@ -52,6 +52,15 @@ class TrainingOptions:
             metavar="T", min=0.0, help="Temperature for --self. 0 takes the likeliest tokens."
         ),
     ] = 0.7
+    parallel: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Write N texts of --self at a time. The texts are the same (default: the fastest "
+            "number).",
+        ),
+    ] = None
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the texts.")] = 6
     minutes: Annotated[
         float | None,

@@ -27,7 +27,7 @@ from edgedec.apps.eval.perplexity import Window, score
 from edgedec.apps.eval.samples import Models, Sample, SampleFile, Setting
 from edgedec.apps.eval.tasks import Problem, Task
 from edgedec.apps.eval.tries import NEED_TESTS, Tested, Tries
-from edgedec.apps.measuring.at_once import choose_n_at_once
+from edgedec.apps.measuring.at_once import announced_n_at_once
 from edgedec.labs.methods.uscd import Contrast, contrasted
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig
@@ -121,7 +121,7 @@ class Answers:
             return 1
         if asked is None and len(settings) > 1:
             return 1
-        return min(choose_n_at_once(asked, self.engines.of(setting)) for setting in settings)
+        return min(announced_n_at_once(asked, self.engines.of(setting)) for setting in settings)
 
     def stop(self) -> None:
         """Has all answers end after their next piece."""

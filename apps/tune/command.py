@@ -15,6 +15,7 @@ from edgedec.apps.bench.report import device_facts
 from edgedec.apps.console.consoles import out
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json
+from edgedec.apps.measuring.at_once import announced_n_at_once
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.tune.catch_up import CatchUpCost
@@ -92,6 +93,15 @@ class TuneOptions:
         bool | None,
         typer.Option("--chat/--raw", help="Use the chat template, or pass prompts as they are."),
     ] = None
+    parallel: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Write N texts at a time. They are the same; what is timed runs alone (default: "
+            "the fastest number).",
+        ),
+    ] = None
     fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the results of earlier runs.")] = (
         False
     )
@@ -146,6 +156,8 @@ def tune(
     if what.skip:
         _tune_skip(bundle, what, loading, json)
     elif what.policies == (ADADEC,):
+        if what.parallel is not None:
+            raise ConfigError("adadec is tuned on texts that are there: leave out --parallel")
         _tune_one(bundle, what, loading, json)
     else:
         _tune_pair(bundle, what, loading, json)
@@ -163,7 +175,8 @@ def _tune_pair(
         pair = _pair(engine)
         state = _open_state(what, loading, manifest, pair.fingerprint)
         ids = _encode(engine, prompts, what)
-        job = Job(engine, ids, what.max_new_tokens, state, deadline_s, bars.report)
+        n_tokens, parallel = what.max_new_tokens, what.parallel
+        job = Job(engine, ids, n_tokens, state, deadline_s, parallel, bars.report)
         finding = _find(job, what.policies, what.keep, 60 * what.minutes)
     _tell(finding, is_json)
     if not what.dry_run:
@@ -212,7 +225,10 @@ def _tune_skip(
             note(f"{len(state.texts)} texts and {len(state.known)} trials are known already")
         ids = _encode(engine, prompts, what)
         seconds = 60 * what.minutes
-        found = tune_skip(engine, ids, what.max_new_tokens, state, seconds, bars.report)
+        is_written = ids.keys() <= state.texts.keys()
+        n_at_once = 1 if is_written else announced_n_at_once(what.parallel, engine)
+        n_tokens = what.max_new_tokens
+        found = tune_skip(engine, ids, n_tokens, state, seconds, n_at_once, bars.report)
     found.evidence.update(_circumstances(loading))
     if is_json:
         print_json(found.to_dict())

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from edgedec.apps.measuring.at_once import announced_n_at_once
 from edgedec.apps.tune.catch_up import measure_catch_up
 from edgedec.apps.tune.state import Measured, Round, TuneState
 from edgedec.apps.tune.sweep import COST_SIZES, COST_SWEEPS, Costs
@@ -15,7 +16,7 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.switching.predictions import predictions
-from edgedec.runtime.engine.deadline import generate_until
+from edgedec.runtime.engine.deadline import generate_many_until, generate_until
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.sequences.passes import run_passes
@@ -34,7 +35,8 @@ Progress = Callable[[str, int, int], None]
 class Job:
     """What is tuned, and on what.
 
-    prompts: by name, as token ids. deadline_s: of the monotonic clock.
+    prompts: by name, as token ids. deadline_s: of the monotonic clock. parallel: texts that are
+    written side by side, the fastest number if None; what is timed runs alone.
     """
 
     engine: Engine
@@ -42,6 +44,7 @@ class Job:
     n_tokens: int
     state: TuneState
     deadline_s: float
+    parallel: int | None = None
     report: Progress = field(default=lambda phase, done, total: None)
 
     def request(self, name: str) -> GenerationConfig:
@@ -73,11 +76,13 @@ def record(job: Job, until_s: float) -> None:
             }
             state.catch_up = measure_catch_up(target)
             state.save()
-        for name in missing:
+        costs = costs_of(state).target
+        n_at_once = announced_n_at_once(job.parallel, job.engine, costs) if missing else 1
+        for start in range(0, len(missing), n_at_once):
             job.report("record", len(state.traces), len(job.prompts))
             if time.monotonic() > until_s and state.traces:
                 break
-            _record_one(job, name, target, draft, until_s)
+            _record(job, missing[start : start + n_at_once], target, draft, until_s)
     finally:
         target.close()
         role.close()
@@ -106,20 +111,23 @@ def run_for_real(job: Job, settings: Sequence[SwitchConfig]) -> None:
         job.state.save()
 
 
-def _record_one(
-    job: Job, name: str, target: TokenSequence, draft: TokenSequence, until_s: float
+def _record(
+    job: Job, names: Sequence[str], target: TokenSequence, draft: TokenSequence, until_s: float
 ) -> None:
-    prompt, state = job.prompts[name], job.state
-    result = generate_until(job.engine, prompt, job.request(PLAIN), until_s)
-    text = [*prompt, *result.token_ids]
-    if len(text) > draft.context:
-        raise ConfigError(
-            f"{name}: prompt and output have {len(text)} tokens, the draft model's context "
-            f"{draft.context}: leave it out, or export with a larger context"
-        )
-    if len(result.token_ids) > 1:
-        state.traces[name] = Trace.record(text, len(prompt), target, draft)
-        state.save()
+    """Adds the traces of some prompts, whose texts are written side by side."""
+    state, prompts = job.state, [job.prompts[name] for name in names]
+    request = job.request(PLAIN)
+    results = generate_many_until(job.engine, prompts, request, until_s, len(prompts))
+    for name, prompt, result in zip(names, prompts, results, strict=True):
+        text = [*prompt, *result.token_ids]
+        if len(text) > draft.context:
+            raise ConfigError(
+                f"{name}: prompt and output have {len(text)} tokens, the draft model's context "
+                f"{draft.context}: leave it out, or export with a larger context"
+            )
+        if len(result.token_ids) > 1:
+            state.traces[name] = Trace.record(text, len(prompt), target, draft)
+            state.save()
 
 
 def _round(job: Job, prompt: str, names: Sequence[str]) -> Round | None:

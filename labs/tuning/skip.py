@@ -21,7 +21,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import SKIP_KEY, BundleManifest
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.engine.deadline import generate_until
+from edgedec.runtime.engine.deadline import generate_many_until
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.methods.method_parts import PLAIN
 from edgedec.runtime.sequences.passes import run_passes
@@ -149,9 +149,12 @@ def tune_skip(
     n_tokens: int,
     state: SkipState,
     seconds: float,
+    n_at_once: int,
     report: Progress,
 ) -> SkipTuning:
     """Returns the best sets that could be found in time.
+
+    n_at_once: texts that the model writes side by side.
 
     Raises:
         ConfigError: The graph cannot leave sub-layers out, or there is too little text.
@@ -164,7 +167,8 @@ def tune_skip(
     started_s = time.monotonic()
     is_interrupted = False
     try:
-        _write_texts(engine, prompts, n_tokens, state, started_s + _TEXT_SHARE * seconds, report)
+        until_s = started_s + _TEXT_SHARE * seconds
+        _write_texts(engine, prompts, n_tokens, state, until_s, n_at_once, report)
     except KeyboardInterrupt:
         is_interrupted = True
     with _Trial(engine, state, report) as trial:
@@ -196,21 +200,25 @@ def _write_texts(
     n_tokens: int,
     state: SkipState,
     until_s: float,
+    n_at_once: int,
     report: Progress,
 ) -> None:
     """Adds what the model writes after the prompts that are missing, as far as time allows."""
     request = GenerationConfig(max_new_tokens=n_tokens, sampling=SamplingConfig(), method=PLAIN)
-    for name, prompt in prompts.items():
+    missing = [name for name in prompts if name not in state.texts]
+    for start in range(0, len(missing), n_at_once):
         report("write texts", len(state.texts), len(prompts))
-        if name in state.texts:
-            continue
         if state.texts and time.monotonic() > until_s:
             break
-        # The first is written whatever it takes: without one there is nothing to search on.
-        result = generate_until(engine, prompt, request, until_s if state.texts else math.inf)
-        if len(result.token_ids) > 1:
-            state.texts[name] = (list(prompt), list(result.token_ids))
-            state.save()
+        # The first are written whatever it takes: without any there is nothing to search on.
+        deadline_s = until_s if state.texts else math.inf
+        names = missing[start : start + n_at_once]
+        some = [prompts[name] for name in names]
+        results = generate_many_until(engine, some, request, deadline_s, len(some))
+        for name, prompt, result in zip(names, some, results, strict=True):
+            if len(result.token_ids) > 1:
+                state.texts[name] = (list(prompt), list(result.token_ids))
+        state.save()
 
 
 class _Trial:

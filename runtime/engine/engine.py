@@ -39,6 +39,7 @@ from edgedec.runtime.sampling.breakers import Breakers
 from edgedec.runtime.sampling.masks import Masks
 from edgedec.runtime.sequences.memory import TARGET
 from edgedec.runtime.sequences.model import Model
+from edgedec.runtime.sequences.passes import Passes, T
 from edgedec.runtime.sequences.prefill import Progress, check_fits
 from edgedec.runtime.sequences.prompts_read import PromptsRead
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -128,6 +129,13 @@ class Engine:
         sequence = TokenSequence(self._open.model, self._open.context)
         self._sequences.add(sequence)
         return sequence
+
+    def run(self, steps: Passes[T]) -> T:
+        """Returns what ``steps`` returns, whose passes are of a sequence of one's own.
+
+        They are computed between, or together with, those of streams.
+        """
+        return self._scheduler.run(steps)
 
     @property
     def tokenizer(self) -> Codec:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from functools import partial
 
 from edgedec.runtime.config.checks import check_callable
 from edgedec.runtime.engine.result import GenerationResult
-from edgedec.runtime.engine.stream import Stream
+from edgedec.runtime.engine.stream import Piece, Stream
 
 OnResult = Callable[[int, GenerationResult], None]
 """Called with the place of a prompt among all, and its result."""
 
+OpenStream = Callable[[], Stream]
+
 
 def generate_many(
-    openers: Sequence[Callable[[], Stream]],
+    openers: Sequence[OpenStream],
     n_at_once: int,
     on_progress: OnResult | None,
     first: int = 0,
@@ -27,31 +32,66 @@ def generate_many(
     """
     if on_progress is not None:
         check_callable("on_progress", on_progress)
-    found: dict[int, GenerationResult] = {}
-    streams: list[Stream] = []
-    is_over = False
+    with _writers(max(1, min(len(openers), n_at_once))) as begin:
+        places = {begin(open_stream): place for place, open_stream in enumerate(openers)}
+        for done in as_completed(places):
+            result = done.result()
+            if on_progress is not None:
+                on_progress(first + places[done], result)
+        return [done.result() for done in places]
 
-    def generate(place: int) -> int:
-        if not is_over:
-            stream = openers[place]()
-            streams.append(stream)
-            found[place] = stream.write()
-        return place
 
-    with ThreadPoolExecutor(max(1, min(len(openers), n_at_once))) as pool:
+def in_order(
+    openers: Iterable[OpenStream], n_at_once: int, is_over: Callable[[], bool] = lambda: False
+) -> Generator[GenerationResult, None, None]:
+    """Yields the results of streams in order, which may be endless; closing it stops the others.
+
+    openers: open the streams; at most twice ``n_at_once`` are written ahead. is_over: asked after
+    each piece whether all streams end where they are.
+    """
+    with _writers(n_at_once, is_over) as begin:
+        waiting: deque[Future[GenerationResult]] = deque()
+        for open_stream in openers:
+            waiting.append(begin(open_stream))
+            if len(waiting) == 2 * n_at_once:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@contextmanager
+def _writers(
+    n_at_once: int, is_over: Callable[[], bool] | None = None
+) -> Iterator[Callable[[OpenStream], Future[GenerationResult]]]:
+    """Lends what begins to write a stream in a thread; all streams end with the block."""
+    streams: set[Stream] = set()
+    is_left = False
+
+    def take(stream: Stream, piece: Piece) -> None:
+        if is_over is not None and is_over():
+            stream.stop()
+
+    def write(open_stream: OpenStream) -> GenerationResult:
+        stream = open_stream()
+        streams.add(stream)
+        if is_left:
+            stream.stop()
         try:
-            for done in as_completed([pool.submit(generate, i) for i in range(len(openers))]):
-                place = done.result()
-                if on_progress is not None:
-                    on_progress(first + place, found[place])
+            return stream.write(partial(take, stream)) if is_over else stream.write()
         finally:
-            is_over = True
-            for stream in streams:
+            streams.discard(stream)
+
+    with ThreadPoolExecutor(n_at_once) as pool:
+        try:
+            yield lambda open_stream: pool.submit(write, open_stream)
+        finally:
+            is_left = True
+            pool.shutdown(wait=False, cancel_futures=True)
+            for stream in tuple(streams):
                 stream.stop()
-    return [found[i] for i in range(len(openers))]
 
 
-async def in_threads(open_stream: Callable[[], Stream]) -> AsyncIterator[str]:
+async def in_threads(open_stream: OpenStream) -> AsyncIterator[str]:
     """Yields the pieces of a stream, each computed in a thread; stops it at the end."""
     stream = await asyncio.to_thread(open_stream)
     try:

@@ -125,6 +125,10 @@ class Tokenizer:
         """Returns the ids of plain text; special-token text in it stays text."""
         return self._ids(without_surrogates(text), is_special_text=True)
 
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns what `encode` gives for each of ``texts``, on as many cores as there are."""
+        return self._ids_of(list(map(without_surrogates, texts)), is_special_text=True)
+
     def encode_rendered(self, text: str, restore: Mapping[int, str]) -> list[int]:
         """Returns the ids of a rendered chat template whose user texts `Guard` has guarded.
 
@@ -210,15 +214,19 @@ class Tokenizer:
         return {i: value for i, value in ids if i is not None}
 
     def _ids(self, text: str, is_special_text: bool) -> list[int]:
-        if not text:
-            return []
+        return self._ids_of([text], is_special_text)[0] if text else []
+
+    def _ids_of(self, texts: list[str], is_special_text: bool) -> list[list[int]]:
         # How special text is read is a setting, which no other text must meet: neither another
         # thread's, nor that of a signal's handler, which runs in between.
         with panics_as(SessionError):
             before = self._backend.encode_special_tokens
             try:
                 self._backend.encode_special_tokens = is_special_text
-                return list(self._backend.encode(text, add_special_tokens=False).ids)
+                if len(texts) == 1:
+                    return [list(self._backend.encode(texts[0], add_special_tokens=False).ids)]
+                found = self._backend.encode_batch(texts, add_special_tokens=False)
+                return [list(one.ids) for one in found]
             finally:
                 self._backend.encode_special_tokens = before
 

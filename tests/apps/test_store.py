@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,9 @@ def test_seed_and_info(cli: Cli, smollm2_bundle: Path, folder: Path, file: Path)
     encode = Tokenizer.load(smollm2_bundle / "tokenizer.json").encode
     expected = [*encode(TEXTS["a.txt"]), 0xFFFFFFFF, *encode(TEXTS["sub/b.py"]), 0xFFFFFFFF]
     assert tokens_in(smollm2_bundle, file) == expected
+    one_by_one = file.with_name("one.ngrams")
+    cli("store", "seed", one_by_one, folder, "--bundle", smollm2_bundle, "--parallel", 1)
+    assert one_by_one.read_bytes() == file.read_bytes()
     shown = cli("store", "info", file)
     assert shown.exit_code == 0
     sha256 = hashlib.sha256((smollm2_bundle / "tokenizer.json").read_bytes()).hexdigest()
@@ -92,13 +95,13 @@ def test_more_folders_and_another_limit(
 def test_interrupted_seeding_leaves_a_good_store(
     cli: Cli, smollm2_bundle: Path, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Tokenizer.encode
+    real = Tokenizer.encode_many
 
-    def interrupted(self: Tokenizer, text: str) -> list[int]:
+    def interrupted(self: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         os.kill(os.getpid(), signal.SIGINT)
-        return real(self, text)
+        return real(self, texts)
 
-    monkeypatch.setattr(Tokenizer, "encode", interrupted)
+    monkeypatch.setattr(Tokenizer, "encode_many", interrupted)
     done = cli("store", "seed", file, folder, "--bundle", smollm2_bundle, "--json")
     assert done.exit_code == 130
     assert done.json["added"] == {

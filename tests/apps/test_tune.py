@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from edgedec.apps.tune import runs as tune_runs
 from edgedec.apps.tune.catch_up import CatchUpCost, measure_catch_up
 from edgedec.apps.tune.report import Choice, choose, rows_of, with_tuned
-from edgedec.apps.tune.runs import PLAIN, REFERENCES
+from edgedec.apps.tune.runs import PLAIN, REFERENCES, Job
+from edgedec.apps.tune.runs import record as record_traces
 from edgedec.apps.tune.state import Measured, TuneState
 from edgedec.apps.tune.sweep import Costs, Expected, around, candidates, expect, frontier
 from edgedec.apps.tune.traces import Trace, predictions
@@ -30,6 +31,8 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.switching.policy import Signal
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 
@@ -274,22 +277,39 @@ def test_interrupt_keeps_what_was_found(
     bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Name a river."}\n{"prompt": "Count to six."}\n')
-    record_one, n_recorded = tune_runs._record_one, 0
+    record_some, n_recorded = tune_runs._record, 0
 
     def interrupted(*arguments: Any) -> None:
         nonlocal n_recorded
         if n_recorded == 1:
             raise KeyboardInterrupt
         n_recorded += 1
-        record_one(*arguments)
+        record_some(*arguments)
 
-    monkeypatch.setattr(tune_runs, "_record_one", interrupted)
+    monkeypatch.setattr(tune_runs, "_record", interrupted)
     command = ("tune", bundle, "--draft", smollm2_bundle, "--threads", 2, "--calibration", prompts)
-    found = cli(*command, "--max-new-tokens", 24, "--json")
+    found = cli(*command, "--max-new-tokens", 24, "--parallel", 1, "--json")
     assert found.exit_code == 130
     assert (found.json["n_prompts_recorded"], found.json["n_prompts_run"]) == (1, 0)
     assert "the choice rests on" not in found.out
     assert set(read_manifest(bundle).defaults[TUNED_KEY]["policies"]) == {"ead", "margin"}
+
+
+@pytest.mark.e2e
+def test_texts_written_side_by_side_are_recorded_as_those_written_alone(
+    smollm2_bundle: Path, tmp_path: Path
+) -> None:
+    texts = {"a": "Name a river.", "b": "Count to six.", "c": "What is a prime?"}
+    found = []
+    with load(smollm2_bundle, EngineOptions(threads=2, draft=smollm2_bundle)) as engine:
+        prompts = {name: engine.encode(text) for name, text in texts.items()}
+        for parallel in (1, 2):
+            costs = {"draft": {1: 1.0}, "target": {1: 2.0}}
+            state = TuneState(tmp_path / f"{parallel}.json", costs=costs)
+            record_traces(Job(engine, prompts, 8, state, math.inf, parallel), math.inf)
+            found.append(state.traces)
+    assert list(found[0]) == ["a", "b", "c"]
+    assert found[0] == found[1]
 
 
 @pytest.mark.e2e
@@ -302,6 +322,8 @@ def test_what_cannot_be_tuned(cli: Cli, smollm2_bundle: Path, tmp_path: Path) ->
     prompts.write_text('{"prompt": "Hi"}\n')
     assert "a second, smaller model" in cli(*command).error
     assert "expected ead, margin or adadec" in cli(*command, "--policy", "bild").error
+    adadec = (*command, "--policy", "adadec", "--parallel", 2)
+    assert "leave out --parallel" in cli(*adadec).error
     assert "cannot read prompts" in cli("tune", smollm2_bundle, "--calibration", "no").error
 
 

@@ -3,142 +3,101 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from edgedec.export.checkpoints.checkpoint import open_checkpoint
-from edgedec.export.verifying.verify import log_softmax
-from edgedec.models.hidden_states import normed
-from edgedec.models.manifest import read_manifest
-from edgedec.models.reference import ReferenceModel
-from edgedec.models.weights import WeightSource
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
-
-pytest.importorskip("torch", reason="needs the extra train")
-
 from edgedec.training.features import own_answers
-from edgedec.training.features.feature_file import FeatureFile, TextFeatures
+from edgedec.training.features.feature_file import SELF, FeatureFile
 from edgedec.training.features.feature_reader import FeatureReader
 from edgedec.training.features.own_answers import OwnAnswers
 
-PROMPTS = [[1, 4093, 198], [1, 9690, 198, 2683]]
+pytestmark = pytest.mark.e2e
+
+PROMPTS = [[1, 4093, 198], [1, 9690, 198, 2683], [1, 504, 2365, 6354], [1, 1604, 198]]
 LAYERS = (30,)
 
 
 @pytest.fixture
-def answer(smollm2_bundle: Path) -> Callable[[float, int], list[TextFeatures]]:
-    """What SmolLM2 says to the prompts, five tokens of each, at a temperature and with a seed."""
-    manifest = read_manifest(smollm2_bundle)
-
-    def answer(temperature: float, seed: int) -> list[TextFeatures]:
-        n_asked = itertools.count(1)
-        answers = OwnAnswers(
-            smollm2_bundle,
-            manifest,
-            LAYERS,
-            temperature,
-            2,
-            lambda: next(n_asked) == 6,
-        )
-        return list(answers([PROMPTS], seed))
-
-    return answer
-
-
-@pytest.mark.e2e
-def test_a_temperature_of_0_takes_the_likeliest_whatever_the_seed(
-    answer: Callable[[float, int], list[TextFeatures]],
-) -> None:
-    def texts(temperature: float, seed: int) -> list[list[int]]:
-        return [text.tokens.tolist() for text in answer(temperature, seed)]
-
-    likeliest = texts(0.0, 0)
-    assert [len(text) for text in likeliest] == [8, 9]
-    assert [text[: len(PROMPTS[i])] for i, text in enumerate(likeliest)] == PROMPTS
-    assert texts(0.0, 1) == likeliest
-    assert texts(1.5, 1) not in (likeliest, texts(1.5, 2))
-
-
-@pytest.mark.e2e
-def test_what_was_seen_while_writing_is_as_near_to_the_floats_as_what_reading_sees(
-    answer: Callable[[float, int], list[TextFeatures]],
-    smollm2_bundle: Path,
-    smollm2_gguf: Path,
-    tmp_path: Path,
-) -> None:
-    written = answer(0.0, 0)
-    file = FeatureFile(tmp_path, (), len(LAYERS) * 576)
+def engine(smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """SmolLM2, whose answers are short."""
+    monkeypatch.setattr(own_answers, "_WRITTEN", 6)
     with load(smollm2_bundle) as engine:
-        reader = FeatureReader(
-            engine, LAYERS, 1e-5, file, lambda what, done, total: None, lambda: False
-        )
-        # Windows of less than 16 tokens are not read.
-        reader.read([("", [*text.tokens.tolist(), *[1] * 16]) for text in written], 100)
-    read = [w.piece(0, len(t.tokens)) for t, w in zip(written, file.texts(), strict=True)]
-    for text, same in zip(written, read, strict=True):
-        assert (text.top_ids[:, 0] == same.top_ids[:, 0]).all()
-    # Both round rows to eight bits for products, and not where the other does: how far that leads
-    # from the floats depends on the last bits of torch's sums, and so on the processor.
-    source = open_checkpoint(str(smollm2_gguf))
-    hidden, probability = errors(written, source)
-    read_hidden, read_probability = errors(read, source)
-    assert hidden < 1.2 * read_hidden < 0.03
-    assert probability < 2 * read_probability < 0.04
+        yield engine
 
 
-def errors(texts: list[TextFeatures], source: WeightSource) -> tuple[float, float]:
-    """Returns how far hidden states and the likeliest tokens' probabilities are from the floats'.
-
-    Roots of mean squares over all tokens; the first is relative to the length of the hidden state.
-    """
-    hidden, probability = [], []
-    for text in texts:
-        exact = ReferenceModel(source).forward(text.tokens.tolist())
-        states = normed(exact.hidden[LAYERS[0]], 1e-5)
-        distance = np.linalg.norm(text.hidden - states, axis=1)
-        hidden.append(distance / np.linalg.norm(states, axis=1))
-        top = np.take_along_axis(np.exp(log_softmax(exact.logits)), text.top_ids[:, :1], axis=1)
-        probability.append(text.top_probs[:, :1].astype(float) - top)
-    return rms(hidden), rms(probability)
+def texts(engine: Engine, temperature: float, n_at_once: int, first: int = 0) -> list[list[int]]:
+    return list(OwnAnswers(engine, temperature, n_at_once, lambda: False)(PROMPTS, first))
 
 
-def rms(parts: list[npt.NDArray[np.float64]]) -> float:
-    return float(np.sqrt(np.mean(np.square(np.concatenate(parts)))))
-
-
-@pytest.mark.e2e
-def test_groups_come_in_their_turn_and_are_the_same_however_many_are_answered_at_once(
-    smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_answer_is_that_of_the_engine_alone_however_many_are_written_at_once(
+    engine: Engine, temperature: float
 ) -> None:
-    monkeypatch.setattr(own_answers, "_WRITTEN", 4)
-    manifest, groups = read_manifest(smollm2_bundle), [PROMPTS[:1], PROMPTS[1:], PROMPTS, PROMPTS]
-
-    def texts(n_threads: int) -> list[list[int]]:
-        answers = OwnAnswers(smollm2_bundle, manifest, (), 1.0, n_threads, lambda: False)
-        told: list[int] = []
-        found = [text.tokens.tolist() for text in answers(groups, 7, told.append)]
-        assert told == sorted(told)
-        assert told[-1] == sum(map(len, found)) + len(found)
-        return found
-
-    one = texts(1)
-    assert [text[:3] for text in one] == [prompt[:3] for group in groups for prompt in group]
-    assert one[2:4] != one[4:]
-    assert texts(3) == one
+    expected = []
+    for seed, prompt in enumerate(PROMPTS, 7):
+        sampling = SamplingConfig(temperature=temperature)
+        config = GenerationConfig(max_new_tokens=6, sampling=sampling, seed=seed, method="plain")
+        expected.append([*prompt, *engine.generate(prompt, config).token_ids])
+    assert texts(engine, temperature, 1, first=7) == expected
+    assert texts(engine, temperature, 3, first=7) == expected
 
 
-@pytest.mark.e2e
-def test_what_is_no_longer_wanted_is_not_written(
-    smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(own_answers, "_WRITTEN", n_new := 8)
-    answers = OwnAnswers(smollm2_bundle, read_manifest(smollm2_bundle), (), 0.0, 2, lambda: False)
-    told: list[int] = []
-    texts = answers(itertools.repeat(PROMPTS), 0, told.append)
-    next(texts)
-    texts.close()
-    assert told[-1] <= 3 * sum(len(prompt) + n_new for prompt in PROMPTS)
+def test_a_temperature_of_0_takes_the_likeliest_whatever_the_number(engine: Engine) -> None:
+    assert texts(engine, 0.0, 2, first=0) == texts(engine, 0.0, 2, first=9)
+    assert texts(engine, 1.5, 2, first=0) != texts(engine, 1.5, 2, first=9)
+
+
+def test_long_prompts_lose_their_beginning(engine: Engine) -> None:
+    prompt = list(range(1000, 1600))
+    (text,) = OwnAnswers(engine, 0.0, 2, lambda: False)([prompt])
+    assert text[: 512 - 6] == prompt[6 - 512 :]
+    assert len(text) == 512
+
+
+def test_what_is_no_longer_wanted_is_not_written(engine: Engine) -> None:
+    asked = []
+
+    def prompts() -> Iterator[list[int]]:
+        for prompt in itertools.cycle(PROMPTS):
+            asked.append(prompt)
+            yield prompt
+
+    found = OwnAnswers(engine, 0.0, 2, lambda: False)(prompts())
+    next(found)
+    found.close()
+    assert len(asked) == 4
+    engine.close()  # no stream goes on, or this is an error
+
+
+def test_answers_end_where_they_are(engine: Engine) -> None:
+    (text,) = OwnAnswers(engine, 0.0, 1, lambda: True)(PROMPTS[:1])
+    assert len(text) < len(PROMPTS[0]) + 6
+
+
+def test_a_file_holds_what_reading_the_answers_shows(engine: Engine, tmp_path: Path) -> None:
+    def reader(folder: str) -> tuple[FeatureReader, FeatureFile]:
+        file = FeatureFile(tmp_path / folder, (), len(LAYERS) * 576)
+        own = FeatureReader(engine, LAYERS, 1e-5, file, lambda *call: None, lambda: False)
+        return own, file
+
+    expected = texts(engine, 0.7, 1)
+    (writing, written), (reading, read) = reader("written"), reader("read")
+    n_tokens = sum(map(len, expected[:2]))
+    writing.write(PROMPTS, n_tokens, OwnAnswers(engine, 0.7, 1, lambda: False))
+    # What is missing is written later, with other texts beside it.
+    writing.write(PROMPTS, n_tokens + 1, OwnAnswers(engine, 0.7, 3, lambda: False))
+    assert [text.tokens.tolist() for text in written.texts()] == expected[:3]
+    assert set(written.kinds) == {SELF}
+    # Windows of less than 16 tokens are not read; what comes later changes no row.
+    reading.read([("", [*text, *[1] * 16]) for text in expected[:3]], 10_000)
+    for text, whole in zip(written.texts(), read.texts(), strict=True):
+        same = whole.piece(0, len(text.tokens))
+        np.testing.assert_array_equal(text.hidden, same.hidden)
+        np.testing.assert_array_equal(text.top_ids, same.top_ids)
+        np.testing.assert_array_equal(text.top_probs, same.top_probs)

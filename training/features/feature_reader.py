@@ -10,7 +10,7 @@ import numpy as np
 
 from edgedec.models.hidden_states import normed
 from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.prefill import PREFILL_CHUNK
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.training.features.feature_file import SELF, FeatureFile, TextFeatures
@@ -21,18 +21,11 @@ WINDOW = 512
 _SHORTEST = 16
 _PROMPT = 64
 
-PROMPTS_AT_ONCE = 24
-"""Prompts that are answered together."""
-
 Window = tuple[str, list[int]]
 """What kind of text it is from, and its tokens."""
 
-Texts = Generator[TextFeatures, None, None]
-
-Answers = Callable[[Iterable[list[list[int]]], int, Callable[[int], None]], Texts]
-"""From groups of prompts, and the first one's number, to texts that begin with them.
-
-What is given third is called with the tokens that there are so far, prompts included."""
+Answers = Callable[[Iterable[list[int]], int], Generator[list[int], None, None]]
+"""From prompts, and the first one's number, to texts that begin with them."""
 
 
 class FeatureReader:
@@ -80,19 +73,11 @@ class FeatureReader:
             OSError: The disk is full.
         """
         n_texts, n_read = self._known(is_own=True)
-        first, n_known = divmod(n_texts, PROMPTS_AT_ONCE)
-        each = iter(prompts)
-        groups = iter(lambda: list(islice(each, PROMPTS_AT_ONCE)), [])
-        n_before = n_read
-
-        def report(n_more: int) -> None:
-            self._report("write", min(n_before + n_more, n_tokens), n_tokens)
-
-        with closing(answers(islice(groups, first, None), first, report)) as own:
-            texts = islice(own, n_known, None)
+        with closing(answers(islice(prompts, n_texts, None), n_texts)) as texts:
             while n_read < n_tokens and (text := next(texts, None)) and not self._is_over():
-                self._file.add(text)
-                n_read += len(text.tokens)
+                self._file.add(self._read((SELF, text)))
+                n_read += len(text)
+                self._report("write", min(n_read, n_tokens), n_tokens)
 
     def _known(self, is_own: bool) -> tuple[int, int]:
         """Returns texts and tokens that the file has, of those the model wrote or of others."""
@@ -103,12 +88,15 @@ class FeatureReader:
         return len(found), sum(found)
 
     def _read(self, window: Window) -> TextFeatures:
+        return self._engine.run(self._passes(window))
+
+    def _passes(self, window: Window) -> Passes[TextFeatures]:
         (kind, tokens), sequence, layers = window, self._sequence, self._layers
         sequence.truncate(0)
         hidden, ids, probs = [], [], []
         for start in range(0, len(tokens), PREFILL_CHUNK):
             chunk = TokenTree.chain(tokens[start : start + PREFILL_CHUNK])
-            rows = sequence.run(Pass(sequence, chunk, range(len(chunk)), layers, with_logits=False))
+            rows = yield Pass(sequence, chunk, range(len(chunk)), layers, with_logits=False)
             sequence.commit(range(len(chunk)))
             normal = [normed(rows.hidden[layer], self._epsilon) for layer in layers]
             normal = normal or [np.zeros((len(chunk), 0), np.float32)]

@@ -2,116 +2,55 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
-from pathlib import Path
-from threading import Event, Lock
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import tee
 
-from edgedec.models.manifest import BundleManifest
-from edgedec.training.features.feature_reader import WINDOW, Texts
-
-if TYPE_CHECKING:
-    from edgedec.training.features.batch_writer import BatchWriter
-    from edgedec.training.features.feature_file import TextFeatures
+from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.config.generation import BATCH
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.many import in_order
+from edgedec.runtime.methods.method_parts import PLAIN
+from edgedec.training.features.feature_reader import WINDOW
 
 _WRITTEN = 192
 
 
+@dataclass(frozen=True)
 class OwnAnswers:
-    """The target model of a bundle, as one that answers; it is read when first asked.
+    """The target model of a bundle, as one that answers.
 
-    layers: whose hidden states are kept. temperature: of its answers. n_threads: groups of prompts
-    that are answered at once, each by a thread: most of the time goes into many small steps, which
-    threads would share badly. is_over: ends answers where they are.
+    n_at_once: answers that are written side by side, each as it would be alone. is_over: ends
+    answers where they are.
     """
 
-    def __init__(
-        self,
-        bundle: Path,
-        manifest: BundleManifest,
-        layers: tuple[int, ...],
-        temperature: float,
-        n_threads: int,
-        is_over: Callable[[], bool],
-    ) -> None:
-        self._bundle = bundle
-        self._manifest = manifest
-        self._layers = layers
-        self._temperature = temperature
-        self._n_threads = n_threads
-        self._is_over = is_over
-        self._is_closed = Event()
+    engine: Engine
+    temperature: float
+    n_at_once: int
+    is_over: Callable[[], bool]
 
     def __call__(
-        self,
-        groups: Iterable[Sequence[list[int]]],
-        first: int = 0,
-        report: Callable[[int], None] = lambda n: None,
-    ) -> Texts:
-        """Yields the ends of prompts, each with its answer behind, and what the model showed.
+        self, prompts: Iterable[list[int]], first: int = 0
+    ) -> Generator[list[int], None, None]:
+        """Yields the ends of prompts, each with its answer behind, in their order.
 
-        Groups are answered one beside the other and come one after the other; what a group's
-        answers are depends on its number alone. first: number of the first group. report: called
-        with the tokens that there are so far, prompts included.
-
-        Raises:
-            ConfigError: The model cannot be computed by torch.
+        first: number of the first prompt. An answer depends on its prompt and its number alone.
         """
-        from edgedec.training.features.batch_writer import one_torch_thread
-
-        writer, count = self._writer, _Count(report)
-        waiting: deque[Future[list[TextFeatures]]] = deque()
-        with one_torch_thread(), ThreadPoolExecutor(self._n_threads) as pool:
-            try:
-                for seed, prompts in enumerate(groups, first):
-                    waiting.append(pool.submit(self._answers, writer, prompts, seed, count.add))
-                    if len(waiting) > self._n_threads:
-                        yield from waiting.popleft().result()
-                while waiting:
-                    yield from waiting.popleft().result()
-            finally:
-                self._is_closed.set()
-
-    def _answers(
-        self,
-        writer: BatchWriter,
-        prompts: Sequence[list[int]],
-        seed: int,
-        report: Callable[[int], None],
-    ) -> list[TextFeatures]:
-        from edgedec.training.features.batch_writer import WritingPlan
-
-        room = min(WINDOW, self._manifest.target.context)
+        room = min(WINDOW, self.engine.context)
         n_new = min(_WRITTEN, room // 2)
-        stop_ids = frozenset(self._manifest.stop_token_ids)
-        return writer.write(
-            [prompt[n_new - room :] for prompt in prompts],
-            WritingPlan(n_new, self._temperature, stop_ids, seed, self._layers),
-            report,
-            lambda: self._is_closed.is_set() or self._is_over(),
+        ends, asked = tee(prompt[n_new - room :] for prompt in prompts)
+        openers = (
+            partial(self.engine.stream, end, self._request(n_new, seed))
+            for seed, end in enumerate(asked, first)
         )
+        with closing(in_order(openers, self.n_at_once, self.is_over)) as results:
+            for end, result in zip(ends, results, strict=False):
+                yield [*end, *result.token_ids]
 
-    @cached_property
-    def _writer(self) -> BatchWriter:
-        from edgedec.export.heads.bundle_weights import BundleWeights
-        from edgedec.training.features.batch_writer import BatchWriter
-
-        target = self._manifest.target
-        return BatchWriter(BundleWeights(self._bundle, target), target.config)
-
-
-class _Count:
-    """How many tokens there are, of all threads; ``report`` is called with it."""
-
-    def __init__(self, report: Callable[[int], None]) -> None:
-        self._report = report
-        self._n = 0
-        self._counting = Lock()
-
-    def add(self, n_more: int) -> None:
-        with self._counting:
-            self._n += n_more
-            self._report(self._n)
+    def _request(self, n_new: int, seed: int) -> GenerationConfig:
+        sampling = SamplingConfig(temperature=self.temperature)
+        return GenerationConfig(
+            max_new_tokens=n_new, sampling=sampling, seed=seed, method=PLAIN, priority=BATCH
+        )

@@ -9,6 +9,7 @@ from itertools import chain, cycle
 from pathlib import Path
 
 from edgedec.models.manifest import BundleManifest, fingerprint_of
+from edgedec.runtime.engine.at_once import choose_n_at_once
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.prompt_files import read_prompts
 from edgedec.runtime.engine.replay_buffer import ReplayBuffer
@@ -65,15 +66,10 @@ def features_of(
         encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
         reader = FeatureReader(engine, layers, epsilon, file, report, clock.is_reading_over)
         reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
-        answers = OwnAnswers(
-            bundle,
-            manifest,
-            layers,
-            options.temperature,
-            options.n_threads,
-            clock.is_reading_over,
-        )
-        reader.write(_prompts(texts, prompts, engine), n_own, answers)
+        if n_own:
+            n_at_once = choose_n_at_once(options.parallel, engine)
+            answers = OwnAnswers(engine, options.temperature, n_at_once, clock.is_reading_over)
+            reader.write(_prompts(texts, prompts, engine), n_own, answers)
     is_over = False
     try:
         yield file, corpus.n_skipped

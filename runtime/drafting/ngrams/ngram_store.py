@@ -110,18 +110,20 @@ class NgramStore:
     def seed(
         self,
         folder: str | Path,
-        encode: Callable[[str], Sequence[int]],
+        encode: Callable[[Sequence[str]], Sequence[Sequence[int]]],
         on_progress: Progress | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
+        n_at_once: int = 32,
     ) -> SeedReport:
         """Adds the text files under ``folder`` until the store is full.
 
         Hidden files, links, large files and those that are not UTF-8 text are skipped.
 
         Args:
-            encode: Gives the token ids of a text.
+            encode: Gives the token ids of each of several texts.
             on_progress: Called with ("seed", files done, files in all).
-            is_stopping: Asked before each file whether to end here, and keep what was read.
+            is_stopping: Asked after each file whether to end here, and keep what was read.
+            n_at_once: Files whose texts are given to ``encode`` together.
 
         Raises:
             ConfigError: ``folder`` is no folder, or the store cannot be written.
@@ -133,13 +135,11 @@ class NgramStore:
         n_files = n_tokens = n_waiting = 0
         is_full = False
         waiting: list[Tokens] = []
-        for n_done, path in enumerate(paths):
+        for n_done, tokens in enumerate(_encoded(paths, encode, n_at_once)):
             report("seed", n_done, len(paths))
             is_full = self.n_tokens + n_waiting >= self._file.max_tokens
-            if is_full or is_stopping():
+            if is_full:
                 break
-            content = _text_of(path)
-            tokens = encode(content) if content else ()
             if len(tokens):
                 waiting.append(np.array([*tokens, SEPARATOR], np.uint32))
                 n_waiting += len(waiting[-1])
@@ -147,6 +147,8 @@ class NgramStore:
             if n_waiting >= _WRITTEN_AT_ONCE:
                 self._add_many(waiting)
                 waiting, n_waiting = [], 0
+            if is_stopping():
+                break
         self._add_many(waiting)
         report("seed", len(paths), len(paths))
         return SeedReport(n_files, len(paths) - n_files, n_tokens, is_full)
@@ -197,6 +199,16 @@ def _files(folder: Path) -> Iterator[Path]:
                 n_files += 1
                 if n_files == _MOST_FILES:
                     return
+
+
+def _encoded(
+    paths: Sequence[Path],
+    encode: Callable[[Sequence[str]], Sequence[Sequence[int]]],
+    n_at_once: int,
+) -> Iterator[Sequence[int]]:
+    """Yields the token ids of each file, none of one that has no text worth reading."""
+    for start in range(0, len(paths), n_at_once):
+        yield from encode([_text_of(path) for path in paths[start : start + n_at_once]])
 
 
 def _text_of(path: Path) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 from edgedec import EngineOptions, GenerationConfig, SamplingConfig, load
 from edgedec.models.errors import SessionError
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.many import in_order
+from edgedec.runtime.engine.stream import Stream
 
 PROMPTS = [
     "The quick brown fox", "lines and spaces", "jumps over the lazy dog", "a", "text text text",
@@ -60,6 +64,33 @@ def test_a_failing_callback_ends_all(make_engine: Callable[..., Engine]) -> None
     with pytest.raises(ValueError, match="no "):
         engine.generate_many(PROMPTS, GenerationConfig(max_new_tokens=200), fail)
     engine.close()  # nothing is busy
+
+
+def test_endless_prompts_are_written_in_order_and_not_far_ahead(
+    make_engine: Callable[..., Engine],
+) -> None:
+    engine, config = make_engine(), GenerationConfig(max_new_tokens=5, method="plain")
+    expected = [engine.generate(prompt, config).token_ids for prompt in PROMPTS]
+    n_opened = itertools.count()
+
+    def openers() -> Iterator[Callable[[], Stream]]:
+        for prompt in itertools.cycle(PROMPTS):
+            next(n_opened)
+            yield partial(engine.stream, prompt, config)
+
+    results = in_order(openers(), 3)
+    found = [next(results).token_ids for _ in range(2 * len(PROMPTS))]
+    assert found == 2 * expected
+    results.close()
+    assert next(n_opened) == 2 * len(PROMPTS) + 2 * 3 - 1
+    engine.close()  # nothing is busy
+
+
+def test_all_texts_end_where_they_are(make_engine: Callable[..., Engine]) -> None:
+    engine, config = make_engine(), GenerationConfig(max_new_tokens=400, ignore_eos=True)
+    openers = [partial(engine.stream, prompt, config) for prompt in PROMPTS]
+    found = list(in_order(openers, 3, lambda: True))
+    assert {result.finish_reason for result in found} == {"cancelled"}
 
 
 def test_a_program_that_awaits(make_engine: Callable[..., Engine]) -> None:

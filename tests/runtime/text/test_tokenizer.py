@@ -106,6 +106,13 @@ def test_any_text_survives(backend: tokenizers.Tokenizer, text: str) -> None:
     assert not set(ids) & {0, 1, 2}
 
 
+def test_texts_encoded_together_are_those_encoded_alone(tokenizer: Tokenizer) -> None:
+    texts = [*HOSTILE, *(f"a{special}b" for special in SPECIAL), "a\ud800b", "plain"]
+    assert tokenizer.encode_many(texts) == list(map(tokenizer.encode, texts))
+    assert tokenizer.encode_many(["", "plain"]) == [[], tokenizer.encode("plain")]
+    assert tokenizer.encode_many([]) == []
+
+
 def test_lone_surrogates_are_replaced(tokenizer: Tokenizer) -> None:
     assert without_surrogates("a\ud800b") == "a\ufffdb"
     assert without_surrogates("\ud83d\ude42") == "🙂"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,10 @@ def encode(text: str) -> list[int]:
     return list(text.encode())
 
 
+def encode_many(texts: Sequence[str]) -> list[list[int]]:
+    return list(map(encode, texts))
+
+
 def test_seeding_reads_text_files_only(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "notes"
     (folder / "sub").mkdir(parents=True)
@@ -155,7 +160,7 @@ def test_seeding_reads_text_files_only(path: Path, tmp_path: Path) -> None:
     (folder / "loop").symlink_to(folder)
     calls: list[tuple[str, int, int]] = []
     store = open_store(path)
-    report = store.seed(folder, encode, lambda *call: calls.append(call))
+    report = store.seed(folder, encode_many, lambda *call: calls.append(call))
     assert (report.n_files, report.n_skipped) == (2, 4)
     assert report.n_tokens == len("hello world") + len("def größe(): pass".encode())
     assert calls[0] == ("seed", 0, 6)
@@ -173,7 +178,10 @@ def test_seeding_stops_when_the_store_is_full(path: Path, tmp_path: Path) -> Non
     for i in range(50):
         (folder / f"{i:02}.txt").write_text(f"{i:03}" * 100)
     store = open_store(path, LEAST_BYTES)
-    report = store.seed(folder, encode)
+    report = store.seed(folder, encode_many)
+    one_by_one = path.with_name("one")
+    assert open_store(one_by_one, LEAST_BYTES).seed(folder, encode_many, n_at_once=1) == report
+    assert one_by_one.read_bytes() == path.read_bytes()
     assert 0 < report.n_files < 10
     assert report.n_files + report.n_skipped == 50
     assert path.stat().st_size <= LEAST_BYTES
@@ -188,9 +196,9 @@ def test_seeding_that_is_stopped_keeps_what_was_read(path: Path, tmp_path: Path)
 
     def is_stopping() -> bool:
         asked.append(1)
-        return len(asked) > 2
+        return len(asked) == 2
 
-    report = open_store(path).seed(folder, encode, is_stopping=is_stopping)
+    report = open_store(path).seed(folder, encode_many, is_stopping=is_stopping)
     assert (report.n_files, report.n_skipped) == (2, 2)
     store = open_store(path)
     assert store.query(encode("b te"), 2).following == [encode("xt")]
@@ -200,4 +208,4 @@ def test_seeding_that_is_stopped_keeps_what_was_read(path: Path, tmp_path: Path)
 def test_seeding_from_what_is_no_folder(path: Path, tmp_path: Path) -> None:
     for place in (tmp_path / "missing", Path(__file__)):
         with pytest.raises(ConfigError, match="it is not a folder"):
-            open_store(path).seed(place, encode)
+            open_store(path).seed(place, encode_many)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgedec.apps.measuring.at_once import best_n_at_once
 from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.engine.at_once import best_n_at_once
 
 
 @pytest.mark.parametrize(
