@@ -250,7 +250,9 @@ def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
         router = ops.linear(h, f"{prefix}.router.weight", bias)
         experts = ops.clamped_experts if config.expert_limit else ops.experts
         x = _added(ops, config, x, experts(h, router, f"{prefix}.experts"), prefix)
-        return ops.add(x, shared_expert(ops, h, prefix)) if config.shared_expert_size else x
+        if not config.shared_expert_size:
+            return x
+        return ops.add(x, shared_expert(ops, h, prefix, config.has_shared_gate))
     gate = ops.linear(h, f"{prefix}.gate_proj.weight")
     up = ops.linear(h, f"{prefix}.up_proj.weight")
     if sparsity := config.layer(layer).gate_sparsity:
@@ -259,17 +261,18 @@ def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     return _added(ops, config, x, y, prefix)
 
 
-def shared_expert(ops: Ops[T], h: T, prefix: str) -> T:
+def shared_expert(ops: Ops[T], h: T, prefix: str, has_gate: bool) -> T:
     """Returns what the expert of all tokens makes of ``h``.
 
     Its gate stands before the last product, which comes to the same as behind it.
     """
-    gate = ops.linear(h, f"{prefix}.shared_gate.weight")
     inner = ops.gate(
         ops.linear(h, f"{prefix}.shared.gate_proj.weight"),
         ops.linear(h, f"{prefix}.shared.up_proj.weight"),
     )
-    return ops.linear(ops.sigmoid_gate(inner, gate), f"{prefix}.shared.down_proj.weight")
+    if has_gate:
+        inner = ops.sigmoid_gate(inner, ops.linear(h, f"{prefix}.shared_gate.weight"))
+    return ops.linear(inner, f"{prefix}.shared.down_proj.weight")
 
 
 def _added(ops: Ops[T], config: ModelConfig, x: T, y: T, prefix: str) -> T:
@@ -340,7 +343,8 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         if config.n_experts:
             shapes[f"{mlp}.router.weight"] = (config.n_experts, hidden)
             if shared := config.shared_expert_size:
-                shapes[f"{mlp}.shared_gate.weight"] = (1, hidden)
+                if config.has_shared_gate:
+                    shapes[f"{mlp}.shared_gate.weight"] = (1, hidden)
                 shapes[f"{mlp}.shared.gate_proj.weight"] = (shared, hidden)
                 shapes[f"{mlp}.shared.up_proj.weight"] = (shared, hidden)
                 shapes[f"{mlp}.shared.down_proj.weight"] = (hidden, shared)

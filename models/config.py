@@ -106,8 +106,8 @@ class ModelConfig:
     query_growth, query_growth_start: queries at position p are multiplied by 1 + growth *
         ln(1 + floor(p / start)); 0 for none. Source: transformers ``modeling_ministral3.py``.
     activation: of the gate of an MLP.
-    shared_expert_size: width of an MLP beside the experts that all tokens go through, times the
-        sigmoid of a product of its own; 0 for none.
+    shared_expert_size: width of an MLP beside the experts that all tokens go through; 0 for none.
+        has_shared_gate: its result is multiplied by the sigmoid of a product of its own.
     n_experts, n_experts_used: MLPs of a layer, of which a router chooses some for each token; 0 for
         one MLP without a router. is_routing_normed: the weights of those chosen sum to 1.
     recurrence: what the recurrent ones of ``layers`` compute.
@@ -167,6 +167,7 @@ class ModelConfig:
     n_streams: int = 1
     laurel_rank: int = 0
     has_layer_scales: bool = False
+    has_shared_gate: bool = True
 
     def __post_init__(self) -> None:
         for name in (

@@ -14,7 +14,9 @@ _KEYS = ("vocab_size", "intermediate_size", "num_hidden_layers",
          "num_attention_heads")  # fmt: skip
 _LLAMA = (32000, 11008, 32, 32)
 _SIZES: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(("llama", "granite", "granitemoe", "granitemoehybrid"), _LLAMA),
+    **dict.fromkeys(
+        ("llama", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared"), _LLAMA
+    ),
     "ernie4_5": (103424, 3072, 18, 16),
     "exaone4": (102400, 16384, 32, 32),
     "gemma2": (256000, 9216, 26, 8),

@@ -19,6 +19,8 @@ class PreTokenizer:
     splits: expressions whose matches are pieces, each applied to the pieces of the one before.
     ends_as_gpt2: GPT-2's own expression comes last.
     composes: text is put into Unicode form NFC first.
+    keeps_characters: merging begins with characters, blanks marked; else with bytes. What no piece
+    spells is written in pieces of bytes.
     takes_whole_pieces: a piece that is a token is taken without merging.
     adds_bos: what holds where ``tokenizer.ggml.add_bos_token`` is absent.
     """
@@ -26,6 +28,7 @@ class PreTokenizer:
     splits: tuple[str, ...] = ()
     ends_as_gpt2: bool = False
     composes: bool = False
+    keeps_characters: bool = False
     takes_whole_pieces: bool = False
     adds_bos: bool = False
 
@@ -40,10 +43,31 @@ class PreTokenizer:
             }
             for split in self.splits
         ]
-        return {
-            "type": "Sequence",
-            "pretokenizers": [*steps, byte_level(uses_gpt2_split=self.ends_as_gpt2)],
-        }
+        if not self.keeps_characters:
+            steps.append(byte_level(uses_gpt2_split=self.ends_as_gpt2))
+        return {"type": "Sequence", "pretokenizers": steps}
+
+    def normalizer(self) -> dict[str, Any] | None:
+        """Returns what changes text before it is cut, in the same format."""
+        if self.keeps_characters:
+            return replaced(" ", BLANK)
+        return {"type": "NFC"} if self.composes else None
+
+    def decoder(self) -> dict[str, Any]:
+        """Returns what makes text of pieces, in the same format."""
+        if not self.keeps_characters:
+            return byte_level(uses_gpt2_split=True)
+        steps = [replaced(BLANK, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+        return {"type": "Sequence", "decoders": steps}
+
+
+BLANK = "\u2581"
+"""What stands for a blank in pieces that are not spelt in bytes."""
+
+
+def replaced(text: str, content: str) -> dict[str, Any]:
+    """Returns the step that replaces ``text``, in the format of a ``tokenizer.json``."""
+    return {"type": "Replace", "pattern": {"String": text}, "content": content}
 
 
 def byte_level(uses_gpt2_split: bool) -> dict[str, Any]:
@@ -100,6 +124,9 @@ _CASED_OF_DEEPSEEK = (
 _MARKS_OF_DEEPSEEK = r"[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]"
 _SENTENCES = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+"
 _HAN_HANGUL = r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+"
+
+CHARACTERS = PreTokenizer((r"[^\n]+|\n+",), keeps_characters=True, adds_bos=True)
+"""Of files whose ``tokenizer.ggml.model`` is ``gemma4``, whatever ``tokenizer.ggml.pre`` says."""
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from edgedec.export.checkpoints.pre_tokenizers import BLANK, replaced
 from edgedec.export.checkpoints.sentencepiece_vocabulary import (
     BYTE,
     CONTROL,
@@ -16,9 +17,6 @@ from edgedec.export.checkpoints.sentencepiece_vocabulary import (
     Vocabulary,
 )
 from edgedec.models.errors import UnsupportedModelError
-
-BLANK = "\u2581"
-"""What stands for a blank in pieces."""
 
 _NEVER = -1e9
 """Score of unigram pieces that no text spells."""
@@ -76,16 +74,16 @@ def _normalizers(vocabulary: Vocabulary) -> list[dict[str, Any]]:
         charsmap = base64.b64encode(vocabulary.charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
     if vocabulary.trims:
-        steps.append(_replace({"Regex": rf"\A +|[ {BLANK}]+\z"}, ""))
-        steps.append(_replace({"Regex": " {2,}"}, " "))
+        steps.append(_matches_replaced(rf"\A +|[ {BLANK}]+\z", ""))
+        steps.append(_matches_replaced(" {2,}", " "))
     if vocabulary.has_prefix:
         steps.append({"type": "Prepend", "prepend": BLANK})
-    steps.append(_replace({"String": " "}, BLANK))
+    steps.append(replaced(" ", BLANK))
     return steps
 
 
 def _decoders(vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    steps: list[dict[str, Any]] = [_replace({"String": BLANK}, " ")]
+    steps: list[dict[str, Any]] = [replaced(BLANK, " ")]
     if vocabulary.has_bytes:
         steps.append({"type": "ByteFallback"})
     steps.append({"type": "Fuse"})
@@ -94,8 +92,8 @@ def _decoders(vocabulary: Vocabulary) -> list[dict[str, Any]]:
     return steps
 
 
-def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
-    return {"type": "Replace", "pattern": pattern, "content": content}
+def _matches_replaced(pattern: str, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
 
 
 def _bpe(vocabulary: Vocabulary) -> dict[str, Any]:

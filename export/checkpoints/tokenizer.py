@@ -13,11 +13,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from edgedec.export.checkpoints.pre_tokenizers import (
-    PRE_TOKENIZERS,
-    PreTokenizer,
-    byte_level,
-)
+from edgedec.export.checkpoints.pre_tokenizers import CHARACTERS, PRE_TOKENIZERS, PreTokenizer
 from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.export.checkpoints.sentencepiece_tokenizer import added_token, sentencepiece_document
 from edgedec.export.checkpoints.sentencepiece_vocabulary import (
@@ -48,6 +44,11 @@ _MESSAGE_END, _HARMONY_ENDS = "<|end|>", ({"<|return|>", "<|call|>"}, {"<|flush|
 SENTENCEPIECE = {"llama": False, "t5": True}
 """Values of ``tokenizer.ggml.model`` that mean SentencePiece -> whether as a unigram model."""
 
+_GEMMA4 = "gemma4"
+"""The value that means BPE of characters. Texts begin with BOS whatever the file says of it.
+
+Source: ggml-org/llama.cpp ``src/llama-vocab.cpp`` (MIT).
+"""
 
 _ROLES = {
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator",
@@ -80,15 +81,17 @@ def build_tokenizer(fields: Fields, vocab_size: int) -> str:
         return checked_text(sentencepiece_document(vocabulary), fields.origin)
     pre_tokenizer = _find_pre_tokenizer(fields)
     merges = [_read_merge(fields, merge) for merge in _texts(fields, "tokenizer.ggml.merges")]
+    if pre_tokenizer.keeps_characters:
+        merges += _merges_of_lines(tokens, merges)
     document = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": _added_tokens(tokens, kinds),
-        "normalizer": {"type": "NFC"} if pre_tokenizer.composes else None,
+        "normalizer": pre_tokenizer.normalizer(),
         "pre_tokenizer": pre_tokenizer.document(),
         "post_processor": None,
-        "decoder": byte_level(uses_gpt2_split=True),
+        "decoder": pre_tokenizer.decoder(),
         "model": _bpe(_vocabulary(fields, tokens, kinds), merges, pre_tokenizer),
     }
     return checked_text(document, fields.origin)
@@ -134,6 +137,7 @@ def read_special(fields: Fields, vocab_size: int) -> SpecialTokens:
         eos_ids = tuple(i for i in eos_ids if tokens[i] != _MESSAGE_END)
     bos_id = token_id("bos")
     adds_bos = fields.flag("tokenizer.ggml.add_bos_token", _adds_bos(fields))
+    adds_bos |= fields.text("tokenizer.ggml.model") == _GEMMA4
     ids = {role: token_id(key) for role, key in _ROLES.items()}
     variables = {role: tokens[i] for role, i in ids.items() if i is not None}
     return SpecialTokens(eos_ids, (bos_id,) if adds_bos and bos_id is not None else (), variables)
@@ -150,11 +154,13 @@ def _adds_bos(fields: Fields) -> bool:
 
 def _find_pre_tokenizer(fields: Fields) -> PreTokenizer:
     model = fields.text("tokenizer.ggml.model")
+    if model == _GEMMA4:
+        return CHARACTERS
     if model != "gpt2":
         raise UnsupportedModelError(
             f"{fields.origin}: tokenizer model {model[:40]!r} is not supported; known: gpt2 "
-            f"(byte-level BPE), llama and t5 (SentencePiece). Export from the Hugging Face "
-            f"directory instead"
+            f"(byte-level BPE), gemma4 (BPE of characters), llama and t5 (SentencePiece). Export "
+            f"from the Hugging Face directory instead"
         )
     pre = fields.text("tokenizer.ggml.pre", "default")
     if pre not in PRE_TOKENIZERS:
@@ -201,6 +207,23 @@ def _read_merge(fields: Fields, merge: str) -> tuple[str, str]:
     return merge[:cut], merge[cut + 1 :]
 
 
+def _merges_of_lines(
+    tokens: Sequence[str], merges: Sequence[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Returns pairs by which a run of line ends becomes the token that it is.
+
+    llama.cpp takes such a run whole, where files have no merge for it, too.
+    """
+    runs = {token for token in tokens if token and not token.strip("\n")}
+    reached = {a + b for a, b in merges}
+    return [
+        (run[:cut], run[cut:])
+        for run in sorted(runs - reached, key=len)
+        for cut in range(1, len(run))
+        if {run[:cut], run[cut:]} <= runs
+    ]
+
+
 def _vocabulary(fields: Fields, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, int]:
     """Returns token -> id; unused entries only fill up the embedding and have no text."""
     vocabulary: dict[str, int] = {}
@@ -234,7 +257,7 @@ def _bpe(
         "continuing_subword_prefix": None,
         "end_of_word_suffix": None,
         "fuse_unk": False,
-        "byte_fallback": False,
+        "byte_fallback": pre_tokenizer.keeps_characters,
         "ignore_merges": pre_tokenizer.takes_whole_pieces,
         "vocab": vocabulary,
         "merges": _joined(merges),

@@ -315,6 +315,13 @@ _LAYER_NAMES = {
     "mlp.experts.up_proj.weight": "ffn_up_exps.weight",
     "mlp.experts.down_proj.weight": "ffn_down_exps.weight",
 }
+SHARED_IN_GGUF = {
+    "shared_gate": "ffn_gate_inp_shexp",
+    "shared.gate_proj": "ffn_gate_shexp",
+    "shared.up_proj": "ffn_up_shexp",
+    "shared.down_proj": "ffn_down_shexp",
+}
+"""Parts of the expert that all tokens go through."""
 _MODEL_NAMES = {
     "embed_tokens.weight": EMBEDDING,
     "norm.weight": "output_norm.weight",

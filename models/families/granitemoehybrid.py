@@ -1,4 +1,4 @@
-"""Granite 4: Granite with Mamba-2 in most layers or in none, dense."""
+"""Granite 4: Granite with Mamba-2 in most layers or in none, dense or a mixture of experts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
-from edgedec.models.families import llama
+from edgedec.models.families import granitemoe, llama
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_recurrent, layer_part
 from edgedec.models.families._hf import (
     hf_decoder,
@@ -40,12 +40,17 @@ _HF_VECTORS = {"mixer.a_log": "A_log", "mixer.dt_bias": "dt_bias", "mixer.skip":
 
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
-    fields = with_defaults(fields, shared_intermediate_size=1024, num_local_experts=8)
-    fields.refuse("num_local_experts", 0)
-    width = {"intermediate_size": fields.integer("shared_intermediate_size", least=1)}
-    fields = Fields({**fields.values, **width}, fields.origin, CheckpointError)
+    fields = with_defaults(
+        fields, shared_intermediate_size=1024, num_local_experts=8, num_experts_per_tok=2
+    )
+    has_experts = fields.integer("num_local_experts", least=0) > 0
+    if not has_experts:
+        width = {"intermediate_size": fields.integer("shared_intermediate_size", least=1)}
+        fields = Fields({**fields.values, **width}, fields.origin, CheckpointError)
     has_bias = fields.flag("attention_bias", False)
     config = hf_multipliers(fields, hf_decoder(fields, "granitemoehybrid", has_qkv_bias=has_bias))
+    if has_experts:
+        config = granitemoe.hf_granite_experts(fields, config, shared_size=1024)
     if fields.text("position_embedding_type", "nope") != "rope":
         still = dataclasses.replace(config.layer(0), rope_theta=0.0)
         config = dataclasses.replace(config, layers=(still,) * config.n_layers)
@@ -84,7 +89,11 @@ def _mamba(fields: Fields, config: ModelConfig) -> Recurrence:
 def read_gguf(facts: GgufFacts) -> ModelConfig:
     """Returns the config that the GGUF header states."""
     fields, name = facts.fields, "granitehybrid"
-    config = gguf_multipliers(fields, gguf_decoder(facts, name, has_recurrence=True))
+    has_experts = fields.integer(f"{name}.expert_count", 0, least=0) > 0
+    config = gguf_decoder(facts, name, has_recurrence=True, has_experts=has_experts)
+    config = gguf_multipliers(fields, config)
+    if has_experts:
+        config = granitemoe.gguf_granite_experts(fields, config)
     config = dataclasses.replace(config, family="granitemoehybrid")
     fields.refuse(f"{name}.ssm.group_count", 1)
     n_heads = fields.integer(f"{name}.ssm.time_step_rank", least=1)
@@ -107,7 +116,9 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
     Source: ggml-org/llama.cpp ``src/models/granite-hybrid.cpp`` (MIT): names in GGUF files.
     """
     return {
-        name: Weight(shape, hf=_in_hf(config, name), gguf=_in_gguf(config, name))
+        name: granitemoe.expert_weight(config, name, shape)
+        if config.n_experts and ".mlp." in name
+        else Weight(shape, hf=_in_hf(config, name), gguf=_in_gguf(config, name))
         for name, shape in decoder_shapes(config).items()
     }
 

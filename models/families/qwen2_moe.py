@@ -7,7 +7,12 @@ import dataclasses
 from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import qwen3_moe
-from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_weight
+from edgedec.models.families._gguf import (
+    SHARED_IN_GGUF,
+    GgufFacts,
+    gguf_decoder,
+    gguf_weight,
+)
 from edgedec.models.families._hf import hf_decoder, hf_optional_windows, with_defaults
 from edgedec.models.fields import Fields
 from edgedec.models.weights import SourceWeight, Weight
@@ -15,12 +20,12 @@ from edgedec.models.weights import SourceWeight, Weight
 recipe = decoder
 
 _SHARED = {
-    "shared_gate": ("shared_expert_gate", "ffn_gate_inp_shexp"),
-    "shared.gate_proj": ("shared_expert.gate_proj", "ffn_gate_shexp"),
-    "shared.up_proj": ("shared_expert.up_proj", "ffn_up_shexp"),
-    "shared.down_proj": ("shared_expert.down_proj", "ffn_down_shexp"),
+    "shared_gate": "shared_expert_gate",
+    "shared.gate_proj": "shared_expert.gate_proj",
+    "shared.up_proj": "shared_expert.up_proj",
+    "shared.down_proj": "shared_expert.down_proj",
 }
-"""Our name within the MLP -> that of Hugging Face and that of GGUF."""
+"""Our name within the MLP -> that of Hugging Face."""
 
 
 def read_hf(fields: Fields) -> ModelConfig:
@@ -75,8 +80,9 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
 def weight(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Weight:
     """Returns the ``shape`` of a weight and where it lies."""
     layer, _, own = name.removeprefix("layers.").partition(".mlp.")
-    if (found := _SHARED.get(own.removesuffix(".weight"))) is None:
+    own = own.removesuffix(".weight")
+    if (found := _SHARED.get(own)) is None:
         hf, gguf = qwen3_moe.in_hf(config, name), gguf_weight(config, name)
         return Weight(shape, hf=hf, gguf=gguf)
-    hf = SourceWeight(f"model.layers.{layer}.mlp.{found[0]}.weight")
-    return Weight(shape, hf=hf, gguf=SourceWeight(f"blk.{layer}.{found[1]}.weight"))
+    hf = SourceWeight(f"model.layers.{layer}.mlp.{found}.weight")
+    return Weight(shape, hf=hf, gguf=SourceWeight(f"blk.{layer}.{SHARED_IN_GGUF[own]}.weight"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from family_parity import SIZES, FamilyParity, transformers
@@ -23,12 +24,38 @@ class TestParity(FamilyParity):
     ARCHITECTURE = "exaone4"
     METADATA = {"attention.sliding_window": 6}
     LLAMA_CPP_DIFFERS = "it has windows in models of 64 layers only"
+    WINDOW: int | None = 6
     REFUSED = {"hidden_act": "gelu"}
 
     @classmethod
     def make_model(cls) -> Any:
-        config = transformers.Exaone4Config(**cls.SIZES, sliding_window=6)
+        more = {} if cls.WINDOW else {"layer_types": ["full_attention"] * 4}
+        config = transformers.Exaone4Config(**cls.SIZES, **more, sliding_window=cls.WINDOW)
         return transformers.Exaone4ForCausalLM(config)
+
+
+class OfTheSmall(TestParity):
+    """The 1.2B has no window, and rotation everywhere."""
+
+    METADATA: ClassVar[dict[str, Any]] = {}
+    LLAMA_CPP_DIFFERS = ""
+    WINDOW = None
+
+
+class OfTheLarge(TestParity):
+    """The 32B has 64 layers."""
+
+    SIZES: ClassVar[dict[str, Any]] = {**TestParity.SIZES, "num_hidden_layers": 64}
+    LLAMA_CPP_DIFFERS = ""
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("published", [OfTheSmall, OfTheLarge])
+def test_shapes_as_published_in_llama_cpp(
+    published: type[TestParity], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = published.draw(tmp_path)
+    published().test_gguf_in_llama_cpp(toy, tmp_path, monkeypatch)
 
 
 FIELDS = {

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.parity
 
 WINDOW, N_SHARED, SIZE, FULL_SIZE, LOCAL = 6, 2, 12, 20, "sliding_attention"
 FULL = "full_attention"
-KINDS = (LOCAL, LOCAL, FULL, LOCAL, LOCAL, FULL)
+KINDS = (LOCAL, LOCAL, LOCAL, FULL, LOCAL, FULL)
 N_LAYERS = len(KINDS)
-KV_LAYERS = (0, 1, 2, 3, 3, 2)
+KV_LAYERS = (0, 1, 2, 3, 2, 3)
 """Whose keys and values each layer reads."""
 N_STILL = FULL_SIZE // 2 - 2
 EXPECTED = Path(__file__).with_name("gemma4_logits.npy")
@@ -229,8 +229,8 @@ def test_layers_differ_by_kind() -> None:
     assert config.layers[0] == LayerConfig(
         56, 1e4, window=WINDOW, has_rope_scaling=False, head_size=SIZE
     )
-    assert config.layers[5] == LayerConfig(112, 1e6, kv_layer=2)
-    assert [config.kv_layers, config.windowed_layers] == [(0, 1, 2, 3), (0, 1, 3)]
+    assert config.layers[5] == LayerConfig(112, 1e6, kv_layer=3)
+    assert [config.kv_layers, config.windowed_layers] == [(0, 1, 2, 3), (0, 1, 2)]
     assert config.rope_scaling == RopeScaling("factors", factors=(1.0,) * 2 + (1e30,) * N_STILL)
 
 
@@ -238,13 +238,13 @@ def test_head_sizes_as_transformers_5_saves_them(tmp_path: Path) -> None:
     toy = TestParity.draw(tmp_path)
     fields = TestParity.fields()
     del fields["global_head_dim"]
-    fields["per_layer_config"] = {str(i): {"head_dim": FULL_SIZE} for i in (2, 5)}
+    fields["per_layer_config"] = {str(i): {"head_dim": FULL_SIZE} for i in (3, 5)}
     (tmp_path / "config.json").write_text(json.dumps(fields))
     assert open_checkpoint(str(toy.folder)).config.layers[0].head_size == SIZE
     for own, text in (
-        ({"2": {"head_dim": 20}, "5": {"head_dim": 24}}, r"heads of \[12, 20, 24\], only"),
+        ({"3": {"head_dim": 20}, "5": {"head_dim": 24}}, r"heads of \[12, 20, 24\], only"),
         ({"0": {"head_dim": 20}}, r"heads of \[12, 20\], only"),
-        ({"2": {"num_key_value_heads": 1}}, "num_key_value_heads is 1, only 2 is supported"),
+        ({"3": {"num_key_value_heads": 1}}, "num_key_value_heads is 1, only 2 is supported"),
     ):
         changed = {**fields, "per_layer_config": own}
         with pytest.raises(UnsupportedModelError, match=text):

@@ -45,10 +45,31 @@ class TestParity(FamilyParity):
 
     def gguf_tensors(self, name: str, values: Logits) -> Tensors:
         if name.endswith("input_linear.weight"):
-            layer = name.split(".")[2]
-            for part, half in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):
-                yield f"blk.{layer}.ffn_{part}_exps.weight", half
+            layer, end = name.split(".")[2], "shexp" if "shared_mlp" in name else "exps"
+            for part, half in zip(("gate", "up"), np.split(values, 2, axis=-2), strict=True):
+                yield f"blk.{layer}.ffn_{part}_{end}.weight", half
             return
         for theirs, stored in super().gguf_tensors(name, values):
             heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
             yield theirs, paired(stored, heads) if heads else stored
+
+
+class TestParityWithAnMlpOfAllTokens(TestParity):
+    """As transformers' `granitemoeshared`; its GGUF files have the architecture of the others."""
+
+    EXPECTED = {**TestParity.EXPECTED, "shared_expert_size": 24, "has_shared_gate": False}
+    METADATA = {**TestParity.METADATA, "expert_shared_feed_forward_length": 24}
+
+    @classmethod
+    def make_model(cls) -> Any:
+        config = transformers.GraniteMoeSharedConfig(
+            **cls.SIZES,
+            embedding_multiplier=3.0,
+            residual_multiplier=0.5,
+            attention_multiplier=0.2,
+            logits_scaling=2.0,
+            num_local_experts=5,
+            num_experts_per_tok=2,
+            shared_intermediate_size=24,
+        )
+        return transformers.GraniteMoeSharedForCausalLM(config)

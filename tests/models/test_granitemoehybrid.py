@@ -1,4 +1,4 @@
-"""Granite 4 against transformers: Mamba-2 and attention without rotation; all dense."""
+"""Granite 4 against transformers: Mamba-2 and attention without rotation; dense and mixtures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ pytestmark = pytest.mark.parity
 class TestParity(RecurrentParity):
     SIZES: ClassVar[dict[str, Any]] = {**SIZES, "hidden_size": 48}
     EXPECTED: ClassVar[dict[str, Any]] = {"recurrent_layers": (0, 1, 3), "intermediate_size": 56}
-    REFUSED: ClassVar[dict[str, Any]] = {"num_local_experts": 4, "mamba_n_groups": 2}
+    REFUSED: ClassVar[dict[str, Any]] = {"mamba_n_groups": 2}
+    EXPERTS: ClassVar[dict[str, Any]] = {"num_local_experts": 0, "shared_intermediate_size": 56}
     MAMBA: ClassVar[dict[str, Any]] = {"mamba_n_heads": 4, "mamba_d_state": 20}
     ARCHITECTURE = "granitehybrid"
     METADATA: ClassVar[dict[str, Any]] = {
@@ -34,9 +35,8 @@ class TestParity(RecurrentParity):
         config = transformers.GraniteMoeHybridConfig(
             **sizes,
             **cls.MAMBA,
+            **cls.EXPERTS,
             layer_types=["mamba", "mamba", "attention", "mamba"],
-            num_local_experts=0,
-            shared_intermediate_size=56,
             embedding_multiplier=3.0,
             residual_multiplier=0.4,
             attention_multiplier=0.2,
@@ -67,12 +67,14 @@ class TestParity(RecurrentParity):
         if name.endswith("mamba.norm.weight"):
             values = values[np.newaxis]
         values = values.squeeze(1) if name.endswith("conv1d.weight") else values
-        if name.endswith("shared_mlp.input_linear.weight"):
-            stem = name.removesuffix("shared_mlp.input_linear.weight")
-            for part, half in zip(("gate", "up"), np.split(values, 2), strict=True):
-                yield from super().gguf_tensors(f"{stem}mlp.{part}_proj.weight", half)
+        if name.endswith(".input_linear.weight"):
+            layer, of_all = name.split(".")[2], "shexp" if self.EXPERTS["num_local_experts"] else ""
+            end = of_all if "shared_mlp" in name else "exps"
+            for part, half in zip(("gate", "up"), np.split(values, 2, axis=-2), strict=True):
+                yield f"blk.{layer}.{'_'.join(filter(None, ('ffn', part, end)))}.weight", half
             return
-        name = name.replace("shared_mlp.output_linear", "mlp.down_proj")
+        if not self.EXPERTS["num_local_experts"]:
+            name = name.replace("shared_mlp.output_linear", "mlp.down_proj")
         yield from super().gguf_tensors(name.replace("dt_bias", "dt_proj.bias"), values)
 
     def test_portable(self, toy: Toy, tmp_path: Path) -> None:
@@ -92,3 +94,19 @@ class TestParityWithRotation(TestParity):
         "mamba_conv_bias": False,
         "position_embedding_type": "rope",
     }
+
+
+class TestParityWithExperts(TestParity):
+    """A mixture of experts in every layer, beside an MLP of another width for all tokens."""
+
+    EXPECTED: ClassVar[dict[str, Any]] = {
+        "n_experts": 5, "n_experts_used": 2, "intermediate_size": 56, "shared_expert_size": 24,
+        "has_shared_gate": False,
+    }  # fmt: skip
+    EXPERTS: ClassVar[dict[str, Any]] = {
+        "num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 24,
+    }  # fmt: skip
+    METADATA: ClassVar[dict[str, Any]] = {
+        **TestParity.METADATA,
+        "expert_shared_feed_forward_length": 24, "expert_count": 5, "expert_used_count": 2,
+    }  # fmt: skip

@@ -22,7 +22,7 @@ from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
 from edgedec.export.verifying.verify import compare_logits
 from edgedec.kernels import has_library
 from edgedec.models.errors import UnsupportedModelError
-from edgedec.models.reference import ReferenceModel
+from edgedec.models.reference import ReferenceModel, ReferenceOps
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 
@@ -41,6 +41,8 @@ MAX_ORT_KL = 5e-3
 """Nats that ONNX Runtime's 8-bit activations, of 32 to a scale, may cost."""
 MAX_FLOAT16_KL = 1e-5
 """Nats that ONNX Runtime's operators in float16 may cost."""
+MAX_LLAMA_CPP_ERROR = 1e-3
+"""How far logits of llama.cpp may be from ours, in parts of their spread."""
 MAX_GAP = 0.35
 """Largest logit by which float32 may prefer another token: what 8-bit activations cost."""
 
@@ -75,7 +77,6 @@ class FamilyParity:
     ARCHITECTURE: of GGUF files; empty where there are none. METADATA: of such a file, besides the
     usual, without the architecture. HAS_ORACLE: whether transformers reads such files.
     LLAMA_CPP_DIFFERS: why llama.cpp is no oracle for this model, if it is none.
-    LLAMA_CPP_TOLERANCE: how far its logits may be, in parts of their spread.
     WIDE_HEADS: sizes that make heads of 16, which ONNX Runtime's operator takes.
     N_NEW: tokens that are written greedily. NORM_MEAN: of norm weights. REFUSED: keys of
     config.json with values that are not supported.
@@ -87,7 +88,6 @@ class FamilyParity:
     METADATA: ClassVar[dict[str, Any]] = {}
     HAS_ORACLE: bool = False
     LLAMA_CPP_DIFFERS: str = ""
-    LLAMA_CPP_TOLERANCE: float = 2e-3
     WIDE_HEADS: ClassVar[dict[str, Any]] = {"hidden_size": 64, "head_dim": 16}
     N_NEW: int = 40
     NORM_MEAN: float = 1.0
@@ -288,14 +288,19 @@ class FamilyParity:
             np.testing.assert_allclose(theirs.logits(TOKENS), toy.logits(TOKENS), atol=1e-4)
 
     @pytest.mark.models
-    def test_gguf_in_llama_cpp(self, toy: Toy, tmp_path: Path) -> None:
+    def test_gguf_in_llama_cpp(
+        self, toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Both read the same file, keys and order of rows included."""
         if reason := self.LLAMA_CPP_DIFFERS or ("" if self.ARCHITECTURE else "no GGUF files"):
             pytest.skip(reason)
         path = self.write_gguf(toy, tmp_path / "tiny.gguf")
         expected = llama_cpp_logits(path, TOKENS)
-        ours = ReferenceModel(open_checkpoint(str(path))).forward(TOKENS).logits
-        atol = self.LLAMA_CPP_TOLERANCE * float(expected.std())
+        checkpoint = open_checkpoint(str(path))
+        if checkpoint.config.activation == "gelu_tanh":
+            monkeypatch.setattr(ReferenceOps, "gate", gate_of_llama_cpp)
+        ours = ReferenceModel(checkpoint).forward(TOKENS).logits
+        atol = MAX_LLAMA_CPP_ERROR * float(expected.std())
         np.testing.assert_allclose(ours, expected, atol=atol)
 
     def load_gguf(self, path: Path, toy: Toy) -> Toy:
@@ -379,6 +384,17 @@ def llama_cpp_logits(path: Path, tokens: list[int]) -> Logits:
     logits = np.array(llama.scores[: len(tokens)], np.float32)
     llama.close()
     return logits
+
+
+def gate_of_llama_cpp(ops: ReferenceOps, gate: Logits, up: Logits) -> Logits:
+    """Returns ``gelu(gate) * up`` with GELU from a table of halves for halves.
+
+    Source: ggml-org/llama.cpp ``ggml/src/ggml-cpu/vec.h`` ``ggml_vec_gelu_f32`` (MIT). Without that
+    Gemma's toys are 0.0016 to 0.0033 of the spread away, with it 0.00005 to 0.0005.
+    """
+    coarse = gate.astype(np.float16).astype(np.float32)
+    gelu = 0.5 * coarse * (1 + np.tanh((2 / np.pi) ** 0.5 * (coarse + 0.044715 * coarse**3)))
+    return gelu.astype(np.float16).astype(np.float32) * up
 
 
 def gguf_architecture(name: str) -> Any:

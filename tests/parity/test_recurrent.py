@@ -26,6 +26,7 @@ from tests.parity.recurrent_parity import TREE, way_to
 FAMILIES = {
     "lfm2": (test_lfm2.TestParity, ("cpu", "portable")),
     "granitemoehybrid": (test_granitemoehybrid.TestParity, ("cpu",)),
+    "granitemoehybrid with experts": (test_granitemoehybrid.TestParityWithExperts, ("cpu",)),
     "qwen3_5": (test_qwen3_next.TestQwen35, ("cpu",)),
     "qwen3_next": (test_qwen3_next.TestParity, ("cpu",)),
 }

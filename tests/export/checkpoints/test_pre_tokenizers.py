@@ -101,7 +101,10 @@ def write_vocabulary(path: Path, metadata: dict[str, Any]) -> None:
     writer.add_uint32("llama.attention.head_count", 1)
     writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
     for key, value in metadata.items():
-        kinds = {bool: writer.add_bool, str: writer.add_string, list: writer.add_array}
+        kinds = {
+            bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string,
+            list: writer.add_array,
+        }  # fmt: skip
         value = value.tolist() if isinstance(value, np.ndarray) else value
         kinds[type(value)](key, value)
     n_tokens = len(metadata["tokenizer.ggml.tokens"])
