@@ -79,7 +79,10 @@ class Likelihood:
 
 
 class Vote:
-    """Chooses the answer that most tries give; of equals the likelier one."""
+    """Chooses the answer that most tries give; of equals the likelier one.
+
+    Tries that a limit of tokens cut off vote only if all are cut off.
+    """
 
     def __init__(self, extract: Extract = short_answer) -> None:
         self._extract = extract
@@ -241,7 +244,11 @@ def _elected(
     tries: Sequence[GenerationResult], extract: Extract, weights: Sequence[float]
 ) -> Choice:
     """Returns the likeliest try of the answer with the most weight; no answer has none."""
-    answers = tuple(extract(one.text) for one in tries)
+    is_whole = [one.finish_reason == "stop" for one in tries]
+    may_vote = is_whole if any(is_whole) else [True] * len(tries)
+    answers = tuple(
+        extract(one.text) if may else None for one, may in zip(tries, may_vote, strict=True)
+    )
     totals: dict[str, float] = {}
     for answer, weight in zip(answers, weights, strict=True):
         if answer is not None:

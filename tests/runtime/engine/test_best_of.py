@@ -57,6 +57,14 @@ def test_votes_are_counted_by_answer() -> None:
     assert choice.index == 0  # the likeliest of those with the most votes
 
 
+def test_tries_that_were_cut_off_vote_only_among_themselves() -> None:
+    cut = [replace(tried("1. 3 + 4", -0.1), finish_reason="length") for _ in range(3)]
+    choice = Vote().choose([*cut, tried("12", -5.0)])
+    assert choice.answers == (None, None, None, "12")
+    assert choice.index == 3
+    assert Vote().choose(cut).answers == ("4", "4", "4")
+
+
 def test_a_tie_goes_to_the_likelier_answer() -> None:
     assert Vote().choose(TRIES[:2]).index == 1
 
