@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgedec import __version__
 from edgedec.apps.console.terminal import note
 from edgedec.apps.fleet.config import Host
 from edgedec.apps.fleet.connection import HostError, Session, Start, connected
+from edgedec.apps.fleet.hello import problem_of
 from edgedec.apps.fleet.shipped import Shipped
 from edgedec.apps.fleet.worker import free_port
 from edgedec.models.errors import EdgedecError
@@ -88,14 +88,8 @@ class Keeper:
         """Raises a HostError if a host that says this of itself cannot take part."""
         label, is_first = self.host.label, self.hello is None
         self.hello = hello
-        if hello["edgedec"] != __version__:
-            raise HostError(
-                f"it has edgedec {hello['edgedec']}, this machine {__version__}: run "
-                "`edgedec fleet doctor FLEET --install FOLDER`",
-                is_final=True,
-            )
-        if hello["problems"]:
-            raise HostError(hello["problems"][0], is_final=True)
+        if (problem := problem_of(hello)) is not None:
+            raise HostError(problem, is_final=True)
         off_s = hello["clock_s"] - time.time()
         if is_first and abs(off_s) > _MOST_CLOCK_S:
             note(f"{label}: its clock is {off_s:+.0f} s off; results have this machine's time")

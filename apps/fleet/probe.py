@@ -13,6 +13,7 @@ import asyncssh
 
 from edgedec.apps.fleet.config import Host
 from edgedec.apps.fleet.connection import HostError, Session, Start, connected
+from edgedec.apps.fleet.hello import problem_of
 
 _SHELL = "uname -sm; getconf GNU_LIBC_VERSION; python3 -V; df -Pk . | tail -1"
 """What a host without edgedec is asked."""
@@ -48,8 +49,7 @@ async def _look(host: Host, start: Start, visit: Visit | None) -> Seen:
                 off_s = hello["clock_s"] - time.time()
                 if visit is not None:
                     await visit(host, session, hello)
-                problem = next(iter(hello["problems"]), None)
-                return Seen(host, hello, problem, hello["device"]["system"], off_s)
+                return Seen(host, hello, problem_of(hello), hello["device"]["system"], off_s)
             except HostError as error:
                 if hello is None:
                     system = await _system(connection)

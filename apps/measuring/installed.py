@@ -1,11 +1,18 @@
-"""What edgedec finds installed of what its extras name."""
+"""What edgedec finds installed: itself, and what its extras name."""
 
 from __future__ import annotations
 
+import hashlib
+import pkgutil
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
+from importlib.machinery import FileFinder
+from pathlib import Path
 
+import edgedec
 from edgedec.models.installation import installed_distribution
 
 _DEPENDENCY = re.compile(
@@ -65,3 +72,27 @@ def version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+@cache
+def sources_sha256() -> str:
+    """Returns a hash of edgedec's Python modules.
+
+    Wheels of one version for different processors have the same; a wheel of other sources does not.
+    """
+    digest = hashlib.sha256()
+    for name, path in sorted(_modules("edgedec", edgedec.__path__)):
+        digest.update(f"{name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _modules(package: str, places: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """Yields name and file of every module of a package; nothing is imported."""
+    for found in pkgutil.iter_modules(places):
+        assert isinstance(found.module_finder, FileFinder)
+        name, path = f"{package}.{found.name}", Path(found.module_finder.path) / found.name
+        if found.ispkg:
+            yield name, path / "__init__.py"
+            yield from _modules(name, [str(path)])
+        elif (source := path.with_suffix(".py")).is_file():
+            yield name, source

@@ -12,7 +12,8 @@ from decimal import Decimal
 _MARKS = ("####", r"\boxed{")
 # A minus belongs to a number unless it takes something from what stands before it.
 _NUMBER = re.compile(
-    r"(?:(?<![\w)\]])(?:-(?!\s)|(?<![\w)\]] )-\s))?[$€£]?\s?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+"
+    r"(?:(?<![\w)\]])(?:-(?!\s)|(?<![\w)\]] )-\s))?"
+    r"[$€£]?\s?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+"
 )
 _CODE = re.compile(r"```[\w+-]*\n(.*?)(?:^```|\Z)", re.DOTALL | re.MULTILINE)
 

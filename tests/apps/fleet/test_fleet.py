@@ -213,6 +213,17 @@ def test_doctor_names_what_is_wrong(cli: Any, make_board: Any, tmp_path: Path) -
     assert "Linux" in next(line for line in table.out.splitlines() if line.startswith("| bare"))
 
 
+def test_doctor_tries_the_packages_of_the_worker(
+    cli: Any, make_board: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['tlz'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outcome = cli("fleet", "doctor", fleet_file(tmp_path, make_board("bare").table()), "--json")
+    assert outcome.exit_code == 1
+    (row,) = outcome.json["hosts"]
+    assert row["problem"].startswith("its Python lacks tlz of the extra `fleet`: run")
+
+
 def test_a_host_that_cannot_work_costs_its_own_tasks_alone(
     cli: Any, make_board: Any, smollm2_bundle: Path, data: Path, tmp_path: Path
 ) -> None:

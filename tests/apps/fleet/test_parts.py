@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+import edgedec
 from edgedec import __version__
 from edgedec.apps.fleet.combined import combined_device, worst_state
 from edgedec.apps.fleet.config import Host
@@ -16,6 +19,7 @@ from edgedec.apps.fleet.connection import HostError, Start, worker_command
 from edgedec.apps.fleet.install import find_wheel
 from edgedec.apps.fleet.keeper import CrewOptions, Keeper
 from edgedec.apps.fleet.tls import make_keys
+from edgedec.apps.measuring.installed import sources_sha256
 
 
 def wheels(tmp_path: Path, *platforms: str) -> list[Path]:
@@ -56,7 +60,8 @@ def keeper() -> Keeper:
 
 
 def hello(**more: Any) -> dict[str, Any]:
-    return {"edgedec": __version__, "problems": [], "clock_s": time.time(), **more}
+    told = {"edgedec": __version__, "sources_sha256": sources_sha256(), "problems": []}
+    return {**told, "clock_s": time.time(), **more}
 
 
 def test_clocks_that_differ_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +76,30 @@ def test_another_version_is_refused() -> None:
     with pytest.raises(HostError, match=r"it has edgedec 0\.0\.1, this machine") as error:
         keeper().check(hello(edgedec="0.0.1"))
     assert error.value.is_final
+    with pytest.raises(HostError, match="is of other sources than this machine's: run") as error:
+        keeper().check(hello(sources_sha256="0" * 64))
+    assert error.value.is_final
+
+
+def test_an_installation_is_known_by_its_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the installed modules counts as the same, one changed letter as another."""
+    packages = {found.name: Path(str(found.module_finder.path)) / found.name  # type: ignore[union-attr]
+                for found in pkgutil.iter_modules(edgedec.__path__) if found.ispkg}  # fmt: skip
+    assert {"apps", "models", "runtime"} <= packages.keys()
+    copied = tmp_path / "edgedec"
+    shutil.copytree(
+        Path(edgedec.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for name, place in packages.items():
+        shutil.copytree(place, copied / name, ignore=shutil.ignore_patterns("*.cc", "*.h", "*.so"))
+    here = sources_sha256.__wrapped__()
+    monkeypatch.setattr(edgedec, "__path__", [str(copied)])
+    assert sources_sha256.__wrapped__() == here
+    changed = copied / "runtime/config/checks.py"
+    changed.write_text(changed.read_text() + "\n")
+    assert sources_sha256.__wrapped__() != here
 
 
 _DEVICE = {
