@@ -95,8 +95,24 @@ def speculation() -> Lines:
     return lines
 
 
+def texts() -> Lines:
+    """Returns tokens per second of one text and of several at once, of each runtime."""
+    lines = [["model", "runtime", "1 text", "8 texts", "8 over 1"]]
+    for result in results("passes"):
+        ms: dict[str, dict[bool, float]] = {}
+        for one in result.quantities:
+            if name := re.fullmatch(r"tg\d+( x8)?", one.name):
+                ms.setdefault(one.subject, {})[bool(name[1])] = median(one.values)
+        for runtime, found in ms.items():
+            if len(found) == 2:
+                speeds = [f"{1000 / found[several]:,.0f}" for several in (False, True)]
+                ratio = f"{found[False] / found[True]:.1f}"
+                lines.append([subject(result), runtime, *speeds, ratio])
+    return lines
+
+
 TABLES: dict[str, Callable[[], Lines]] = {
-    "price": price, "contexts": contexts, "speculation": speculation,
+    "price": price, "contexts": contexts, "speculation": speculation, "texts": texts,
 }  # fmt: skip
 
 

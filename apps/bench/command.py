@@ -80,6 +80,10 @@ class PassOptions:
             "--depth", "-d", metavar="N,..", help="Tokens already in the KV cache (default 0)."
         ),
     ] = None
+    texts: Annotated[
+        str | None,
+        typer.Option(metavar="N,..", help="Decode N texts at once, too, e.g. 8 (default 1)."),
+    ] = None
 
     def tests(self) -> list[Test]:
         """Returns what they name; ConfigError if that is nothing."""
@@ -88,6 +92,7 @@ class PassOptions:
             parse_counts(self.new_tokens, "128", "--new-tokens"),
             parse_counts(self.rows, "1,2,4,8,16", "--rows"),
             parse_counts(self.depth, "0", "--depth"),
+            parse_counts(self.texts, "1", "--texts"),
         )
         if not tests:
             raise ConfigError("nothing to measure: -p, -n and -m are all 0")
@@ -148,6 +153,8 @@ def bench(
       edgedec bench smollm2.edgedec -p 512 -n 128 -d 0,4096 -t 2 -o json
 
       edgedec bench smollm2.edgedec --against llama.cpp --model SmolLM2.gguf --plot speed.png
+
+      edgedec bench smollm2.edgedec -p 0 -m 0 -n 96 --texts 8
 
       edgedec bench smollm2.edgedec --save results/ --label "Pi 5, 8 GB"
 

@@ -33,17 +33,25 @@ _MIN_BUFFER_BYTES = 256 << 20
 class Test:
     """pp: prefill of n tokens; tg: n greedy tokens; verify: one pass over n rows with logits.
 
-    depth: tokens in the KV cache before.
+    depth: tokens in the KV cache before. n_texts: texts that get n greedy tokens at once; several
+    begin with one token each.
     """
 
     kind: Kind
     n: int
     depth: int = 0
+    n_texts: int = 1
 
     @property
     def name(self) -> str:
-        """The field's name: ``pp512``, ``tg128 @ d4096``, ``verify8``."""
-        return f"{self.kind}{self.n}" + (f" @ d{self.depth}" if self.depth else "")
+        """The field's name: ``pp512``, ``tg128 @ d4096``, ``verify8``, ``tg128 x8``."""
+        texts = f" x{self.n_texts}" if self.n_texts > 1 else ""
+        return f"{self.kind}{self.n}{texts}" + (f" @ d{self.depth}" if self.depth else "")
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that are read or written."""
+        return self.n * self.n_texts
 
     @property
     def n_positions(self) -> int:
@@ -69,7 +77,9 @@ class PassJob:
         if self.worker.error is not None:
             return None
         test = self.test
-        request = {"op": "run", "kind": _METHODS[test.kind], "n": test.n, "depth": test.depth}
+        kind = "decode_texts" if test.n_texts > 1 else _METHODS[test.kind]
+        first = test.n_texts if test.n_texts > 1 else test.depth
+        request = {"op": "run", "kind": kind, "first": first, "n": test.n}
         started_s = time.process_time()
         if self._meter is not None:
             self._meter.start()
@@ -84,10 +94,10 @@ class PassJob:
         if answer["seconds"] is None:
             return None
         return Sample(
-            value=answer["seconds"] / (test.n if test.kind == "tg" else 1),
+            value=answer["seconds"] / (test.n_tokens if test.kind == "tg" else 1),
             own_cpu_s=answer["cpu_s"] + time.process_time() - started_s,
             n_involuntary=answer["n_involuntary"],
-            joules=None if joules is None or test.kind == "verify" else joules / test.n,
+            joules=None if joules is None or test.kind == "verify" else joules / test.n_tokens,
         )
 
 
@@ -137,11 +147,17 @@ def make_tests(
     new_tokens: tuple[int, ...],
     rows: tuple[int, ...],
     depths: tuple[int, ...],
+    texts: tuple[int, ...] = (1,),
 ) -> list[Test]:
-    """Returns every test at every depth; sizes of 0 ask for none."""
+    """Returns every test at every depth; sizes of 0 ask for none.
+
+    texts: numbers of texts that are written at once; one is written at every depth.
+    """
     sizes: list[tuple[Kind, int]] = [
         *(("pp", n) for n in prompt_tokens),
         *(("tg", n) for n in new_tokens),
         *(("verify", n) for n in rows),
     ]
-    return [Test(kind, n, depth) for depth in depths for kind, n in sizes if n]
+    found = [Test(kind, n, depth) for depth in depths for kind, n in sizes if n]
+    return found + [Test("tg", n, 0, several) for n in new_tokens if n
+                    for several in texts if several > 1]  # fmt: skip

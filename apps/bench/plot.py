@@ -95,7 +95,7 @@ def _points(document: dict[str, Any], work: Work | None) -> list[tuple[float, fl
     for row in document["rows"]:
         if work is None or row["runtime"] != "edgedec":
             continue
-        n_bytes, macs = work.of(Test(row["kind"], row["n"], row["depth"]))
+        n_bytes, macs = work.of(Test(row["kind"], row["n"], row["depth"], row["n_texts"]))
         points.append((macs / n_bytes, 1e-6 * macs / row["ms"]["median"], row["test"]))
     return points
 

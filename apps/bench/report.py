@@ -121,6 +121,7 @@ def _row(runtime: str, test: Test, series: Series) -> Row:
         "n": test.n,
         "m": test.n if test.kind == "verify" else None,
         "depth": test.depth,
+        "n_texts": test.n_texts,
         "tokens_per_s": rates.to_dict(),
         "ms": summarize([1000 * sample.value for sample in series.samples]).to_dict(),
         "ratio": None,

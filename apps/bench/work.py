@@ -31,10 +31,10 @@ class Work:
     window_bytes: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, test: Test) -> tuple[int, int]:
-        """Returns the bytes and multiply-accumulates of a prefill, a decode step or a verify."""
+        """Returns the bytes and multiply-accumulates of a prefill, a decoded token or a verify."""
         rows = 1 if test.kind == "tg" else test.n
         logit_rows = test.n if test.kind == "verify" else 1
-        n_bytes = self.weight_bytes + test.depth * self.kv_bytes
+        n_bytes = self.weight_bytes // test.n_texts + test.depth * self.kv_bytes
         n_bytes += sum(min(test.depth, n) * size for n, size in self.window_bytes.items())
         return n_bytes, rows * self.layer_macs + logit_rows * self.head_macs
 

@@ -9,6 +9,7 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.methods.method_parts import PLAIN
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sampling.noise import Noise
@@ -56,6 +57,16 @@ class Model:
         rows = range(m)
         started_s = time.perf_counter()
         self._sequence.forward(tree, rows)
+        return time.perf_counter() - started_s
+
+    def decode_texts(self, n_texts: int, n: int) -> float | None:
+        """Returns the seconds for n greedy tokens of each of several texts at once."""
+        if n_texts > self._engine.model.capabilities.n_sequences:
+            return None
+        prompts = [self._ids[i : i + 1] for i in range(n_texts)]
+        wanted = GenerationConfig(max_new_tokens=n, method=PLAIN, ignore_eos=True)
+        started_s = time.perf_counter()
+        self._engine.generate_many(prompts, wanted)
         return time.perf_counter() - started_s
 
     def _fill(self, depth: int) -> None:

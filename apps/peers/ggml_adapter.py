@@ -21,15 +21,20 @@ _NGRAM_SIZES = (3, 2)  # single tokens repeat too often to be worth a row
 
 
 class Context:
-    """A GGUF file in a context of its own."""
+    """A GGUF file in a context of its own. n_texts: that it holds, each as long as ``spec`` says.
 
-    def __init__(self, api: Any, path: str, spec: dict[str, Any]) -> None:
+    model: the file where it was loaded already.
+    """
+
+    def __init__(
+        self, api: Any, path: str, spec: dict[str, Any], n_texts: int = 1, model: Any = None
+    ) -> None:
         self._api = api
         self._is_ik = spec["runtime"] == "ik_llama.cpp"
-        self.model = api.llama_model_load_from_file(path.encode(), self._model_params())
+        self.model = model or api.llama_model_load_from_file(path.encode(), self._model_params())
         if not self.model:
             raise RuntimeError(f"{spec['runtime']} cannot load {path}")
-        self._context = api.llama_init_from_model(self.model, self._context_params(spec))
+        self._context = api.llama_init_from_model(self.model, self._context_params(spec, n_texts))
         if not self._context:
             raise RuntimeError(f"{spec['runtime']} cannot make a context for {path}")
         self._batch = api.llama_batch_init(_UBATCH, 0, 1)
@@ -64,6 +69,23 @@ class Context:
                 raise RuntimeError(f"llama_decode returned {status}")
             self.n_past += len(chunk)
 
+    def clear(self) -> None:
+        """Drops all tokens of all texts."""
+        if self._is_ik:
+            self._api._lib.llama_kv_cache_clear(ctypes.c_void_p(self._context))
+        else:
+            self._api.llama_memory_clear(self._api.llama_get_memory(self._context), False)
+
+    def feed_texts(self, tokens: list[int], position: int) -> None:
+        """Runs one batch with the next token of each text; all get logits."""
+        batch = self._batch
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.logits[i] = token, position, True
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, i
+        if status := self._api.llama_decode(self._context, batch):
+            raise RuntimeError(f"llama_decode returned {status}")
+
     def likeliest(self, row: int) -> int:
         """Returns the token with the largest logit of a row; -1 is the last row."""
         return int(self.logits(row).argmax())
@@ -82,9 +104,12 @@ class Context:
             params.use_mmap = False
         return params
 
-    def _context_params(self, spec: dict[str, Any]) -> Any:
+    def _context_params(self, spec: dict[str, Any], n_texts: int) -> Any:
         params = self._api.llama_context_default_params()
-        params.n_ctx = spec["context"]
+        params.n_ctx = spec["context"] * n_texts
+        params.n_seq_max = n_texts
+        if self._is_ik and n_texts > 1:
+            params.flash_attn = False  # which refuses batches of several texts
         params.n_batch = max(spec["context"], _UBATCH)
         params.n_ubatch = _UBATCH
         params.n_threads = params.n_threads_batch = spec["threads"]
@@ -194,6 +219,7 @@ class Model:
         self._api.llama_backend_init()
         self._target = Context(self._api, spec["path"], spec)
         self._drafters: dict[str, Any] = {}
+        self._several: dict[int, Context] = {}
         self.facts = self._facts(spec)
 
     def prefill(self, depth: int, n: int) -> float | None:
@@ -220,6 +246,20 @@ class Model:
         started_s = time.perf_counter()
         self._target.feed(self._ids[depth : depth + m], logits_from=0)
         self._target.logits(m - 1)
+        return time.perf_counter() - started_s
+
+    def decode_texts(self, n_texts: int, n: int) -> float | None:
+        """Returns the seconds for n greedy tokens of each of several texts at once."""
+        if n_texts not in self._several:
+            self._several[n_texts] = Context(
+                self._api, self._spec["path"], self._spec, n_texts, self._target.model
+            )
+        context, tokens = self._several[n_texts], self._ids[:n_texts]
+        context.clear()
+        started_s = time.perf_counter()
+        for position in range(n):
+            context.feed_texts(tokens, position)
+            tokens = [context.likeliest(row) for row in range(n_texts)]
         return time.perf_counter() - started_s
 
     def generate(

@@ -4,7 +4,8 @@ Run as `python worker.py ADAPTER.py USAGE.py`; the second is `system/usage.py`. 
 `open_model(spec)`, which returns an object with the dict `facts` (what was loaded), and three
 methods that return seconds, or None if the runtime cannot do it: `prefill(depth, n)` for n tokens
 after depth others; `decode(depth, n)` for n greedy tokens, one at a time; `verify(depth, m)` for a
-pass over m tokens with logits of every row.
+pass over m tokens with logits of every row. Some also define `decode_texts(n_texts, n)`, for n
+greedy tokens of each of several texts at once, which begin with one token each.
 Peers also define `generate(ids, n, mode, n_drafted)`. It returns n greedy tokens after the prompt
 `ids`, the seconds up to the first, and the seconds for the others. No part of the prompt may be in
 the KV cache before, and end tokens are tokens like others. `n_drafted`, tokens drafted at a time,
@@ -59,11 +60,13 @@ def main(adapter: Path, usage: Any) -> None:
 def _run(model: Any, request: dict[str, Any], usage: Any) -> dict[str, Any]:
     """Returns seconds per unit of work and what the whole run took of the CPU."""
     before = _used(usage)
-    method, depth, n = getattr(model, request["kind"]), request["depth"], request["n"]
-    if request["kind"] == "verify":
-        seconds = _repeat(lambda: method(depth, n), request["min_s"])
+    method, first, n = getattr(model, request["kind"], None), request["first"], request["n"]
+    if method is None:
+        seconds = None
+    elif request["kind"] == "verify":
+        seconds = _repeat(lambda: method(first, n), request["min_s"])
     else:
-        seconds = method(depth, n)
+        seconds = method(first, n)
     return {"seconds": seconds, **_used_since(before, usage)}
 
 

@@ -24,6 +24,7 @@ from edgedec.apps.measuring.loop import Bounds
 from edgedec.apps.peers import EDGEDEC, PEERS, Runtime, edgedec_adapter
 from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.apps.peers.instruction_sets import instruction_set
+from edgedec.apps.results.result import read_result
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.system.machine import last_caches
@@ -107,6 +108,19 @@ def test_markdown_has_the_fields_rows(cli: Callable[..., Any], smollm2_bundle: P
     assert len({line.count("|") for line in tables}) <= 3
     assert "limits measured in this run: read" in done.out
     assert "one thread alone" in done.out
+
+
+def test_texts_at_once(cli: Callable[..., Any], smollm2_bundle: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "texts.json"
+    command = ["bench", smollm2_bundle, "-p", 0, "-m", 0, "-n", 4, "--texts", "1,3", "-r", 2,
+               "--allow-noise", "-o", "json", "--save", saved]  # fmt: skip
+    done = cli(*command)
+    assert done.exit_code == 0, done.err
+    rows = {row["test"]: row for row in done.json["rows"]}
+    assert list(rows) == ["tg4", "tg4 x3"]
+    assert rows["tg4 x3"]["n_texts"] == 3
+    assert rows["tg4 x3"]["fraction_of_limit"] > 0
+    assert [one.name for one in read_result(saved).quantities] == ["tg4", "tg4 x3"]
 
 
 def test_csv_and_jsonl_hold_the_same_rows(cli: Callable[..., Any], smollm2_bundle: Path) -> None:
@@ -238,11 +252,14 @@ def test_tests_cover_every_depth() -> None:
         "pp512", "tg128", "verify1", "pp512 @ d64", "tg128 @ d64", "verify1 @ d64",
     ]  # fmt: skip
     assert [test.n_positions for test in found[:3]] == [512, 129, 1]
+    several = make_tests((0,), (96,), (0,), (0,), (1, 8))
+    assert [test.name for test in several] == ["tg96", "tg96 x8"]
 
 
 def test_bounds_follow_the_slower_limit() -> None:
     work = Work(weight_bytes=1000, layer_macs=1500, head_macs=500, kv_bytes=10)
     assert work.of(BenchTest("tg", 128)) == (1000, 2000)
+    assert work.of(BenchTest("tg", 128, n_texts=4)) == (250, 2000)
     assert work.of(BenchTest("verify", 4, depth=3)) == (1030, 8000)
     assert work.of(BenchTest("pp", 4)) == (1000, 6500)
     windowed = replace(work, window_bytes={5: 2, 9: 4})

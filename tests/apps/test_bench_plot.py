@@ -38,7 +38,15 @@ def test_waiting_times_are_a_distribution_with_its_quantiles(tmp_path: Path) -> 
 
 def row(m: int, is_noisy: bool) -> dict[str, object]:
     test = f"verify m={m}"
-    facts = {"test": test, "kind": "verify", "n": m, "m": m, "depth": 0, "ratio": 1.0 + m / 8}
+    facts = {
+        "test": test,
+        "kind": "verify",
+        "n": m,
+        "m": m,
+        "depth": 0,
+        "n_texts": 1,
+        "ratio": 1.0 + m / 8,
+    }
     return {**facts, "runtime": "edgedec", "is_noisy": is_noisy, "ms": {"median": 8.0 + m}}
 
 
