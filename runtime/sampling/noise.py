@@ -6,6 +6,7 @@ that shows the sampler the same rows emits the same text, whatever it drafts in 
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 
 import numpy as np
@@ -22,6 +23,8 @@ MAX_GUMBEL = 36.8
 _WORD = (1 << 64) - 1
 _MOST_COARSE = (1 << 32) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_of_thread = threading.local()
+_SPREAD = np.uint32(0x9E3779B1)
 
 
 class Noise:
@@ -46,18 +49,25 @@ class Noise:
         key = self._key_of(position)
         return gumbel_of(_hash(words, key), _hash(words, _mix(key + _GOLDEN)) >> np.uint32(12))
 
-    def may_reach(self, position: int, ids: Ids | Bits, gumbel: Float64 | float) -> Bools:
-        """Returns which of ``ids`` may have a value of ``gumbel`` (of each, or of all) or more.
+    def may_reach(self, position: int, ids: Ids, gumbel: Float64) -> Bools:
+        """Returns which of ``ids`` may have a value of ``gumbel`` or more.
 
         Every id with such a value is among them, and where ``gumbel`` is large, few others are.
 
-        Shapes: ids [N], gumbel [N] float64 or scalar -> [N] bool.
+        Shapes: ids [N], gumbel [N] float64 -> [N] bool.
         """
-        coarse = _hash(ids.astype(np.uint32, copy=False), self._key_of(position))
-        if isinstance(gumbel, float):  # of all: compared as integers, a quarter of the time
-            rest = int(min(float(_rest_below(gumbel)), _MOST_COARSE))
-            return np.asarray(coarse >= np.uint32(_MOST_COARSE - rest))
+        coarse = _hash(ids.astype(np.uint32), self._key_of(position))
         return np.asarray(np.invert(coarse, out=coarse) <= _rest_below(gumbel))
+
+    def that_may_reach(self, position: int, n_ids: int, gumbel: float) -> Ids:
+        """Returns, in rising order, ids below ``n_ids`` that may have ``gumbel`` or more.
+
+        As `may_reach` of all ids in less than half of its time.
+        """
+        rest = min(float(_rest_below(np.float64(gumbel))), _MOST_COARSE)
+        least = (_MOST_COARSE - int(rest)) >> 16 << 16  # the last step leaves the upper half alone
+        words = _half_hash(_spread_ids(n_ids), self._key_of(position), _scratch(n_ids))
+        return np.flatnonzero(words >= np.uint32(least))
 
     def uniform(self, position: int, purpose: int) -> float:
         """Returns a number above 0 and below 1, independent of every Gumbel value.
@@ -87,18 +97,36 @@ def _rest_below(gumbel: Float64 | float) -> Float64:
 
 
 @lru_cache(maxsize=4)
-def all_ids(n_ids: int) -> Bits:
-    """Returns the ids below ``n_ids``. Shapes: [n_ids] uint32, which nobody may write to."""
-    words = np.arange(n_ids, dtype=np.uint32)
+def _spread_ids(n_ids: int) -> Bits:
+    """Returns the ids below ``n_ids`` as `_half_hash` takes them, for many hashes."""
+    words = np.arange(n_ids, dtype=np.uint32) * _SPREAD
     words.flags.writeable = False
     return words
 
 
+def _scratch(n_ids: int) -> Bits:
+    """Returns memory [2, n_ids] for this thread's next hash: new pages cost as much as hashing."""
+    found: Bits | None = getattr(_of_thread, "scratch", None)
+    if found is None or found.shape[1] != n_ids:
+        found = _of_thread.scratch = np.empty((2, n_ids), np.uint32)
+    return found
+
+
 def _hash(words: Bits, key: int) -> Bits:
     """Returns 32 random bits for each word under a key of 64."""
-    x = words * np.uint32(0x9E3779B1)
-    x += np.uint32(key & 0xFFFFFFFF)
-    shifted = x >> np.uint32(16)
+    x = _half_hash(words * _SPREAD, key, np.empty((2, *words.shape), np.uint32))
+    x ^= x >> np.uint32(16)
+    return x
+
+
+def _half_hash(spread: Bits, key: int, scratch: Bits) -> Bits:
+    """Returns `_hash` of words, which were multiplied before, with right bits in the upper half.
+
+    Shapes: spread [..], scratch [2, ..], which is written to; the result is its first half.
+    """
+    x, shifted = scratch
+    np.add(spread, np.uint32(key & 0xFFFFFFFF), out=x)
+    np.right_shift(x, np.uint32(16), out=shifted)
     x ^= shifted
     x *= np.uint32(0x21F0AAAD)
     x += np.uint32(key >> 32)
@@ -106,8 +134,6 @@ def _hash(words: Bits, key: int) -> Bits:
         np.right_shift(x, np.uint32(15), out=shifted)
         x ^= shifted
         x *= np.uint32(factor)
-    np.right_shift(x, np.uint32(16), out=shifted)
-    x ^= shifted
     return x
 
 

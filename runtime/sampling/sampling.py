@@ -23,7 +23,7 @@ import numpy.typing as npt
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.sampling.mirostat import cut
-from edgedec.runtime.sampling.noise import Noise, all_ids
+from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.repeats import Repeats
 from edgedec.runtime.sampling.truncations import typical, within_sigma, without_top
 
@@ -303,8 +303,11 @@ def draw_whole(values: Values, temperature: float, noise: Noise, position: int) 
     token, best = _strongest(scored(head), noise, position)
     # A hair under, for the rounding of the head's own boundary.
     least = best + _HEAD_SCORE - 1e-6
-    others = np.flatnonzero(noise.may_reach(position, all_ids(len(values)), least))
-    return draw(scored(np.union1d(others, token)), noise, position)
+    others = noise.that_may_reach(position, len(values), least)
+    place = int(np.searchsorted(others, token))
+    if place == len(others) or others[place] != token:
+        others = np.insert(others, place, token)
+    return draw(scored(others), noise, position)
 
 
 def _strongest(survivors: Survivors, noise: Noise, position: int) -> tuple[int, float]:
