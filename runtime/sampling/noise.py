@@ -124,7 +124,8 @@ def _half_hash(spread: Bits, key: int, scratch: Bits) -> Bits:
 
     Shapes: spread [..], scratch [2, ..], which is written to; the result is its first half.
     """
-    x, shifted = scratch
+    x: Bits = scratch[0]
+    shifted: Bits = scratch[1]
     np.add(spread, np.uint32(key & 0xFFFFFFFF), out=x)
     np.right_shift(x, np.uint32(16), out=shifted)
     x ^= shifted
