@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-RELEASE = Path(__file__).parents[2] / "tools/release"
+ROOT = Path(__file__).parents[2]
+RELEASE = ROOT / "tools/release"
 sys.path.insert(0, str(RELEASE))
 
 from library_checks import expected_exports, library_faults  # noqa: E402
@@ -215,3 +217,13 @@ def test_files_that_are_no_wheels_are_refused(tmp_path: Path) -> None:
 
 def test_platforms_have_tags_of_their_own() -> None:
     assert len({platform.tag for platform in PLATFORMS}) == 5
+
+
+def test_pages_name_wheels_that_are_built() -> None:
+    stem = read_project().stem
+    built = {f"{stem}-py3-none-{platform.tag}.whl" for platform in PLATFORMS}
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    names = set(re.findall(r"[\w.-]+\.whl\b", text))
+    assert names
+    assert names <= built

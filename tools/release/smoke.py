@@ -4,7 +4,8 @@ python tools/release/smoke.py WHEEL [PYTHON...]
 
 Each PYTHON, by default this one, gets a fresh environment whose PATH has no compiler and no git.
 The model comes from its package, is exported and answers. Prints the seconds that took, the
-megabytes that the wheel and its dependencies hold, and those of the byte code that pip adds.
+megabytes that the wheel and its dependencies hold, and those of the byte code that pip adds. Then
+`uvx` runs the wheel without an installation.
 """
 
 from __future__ import annotations
@@ -88,14 +89,37 @@ def try_wheel(wheel: Path, python: str, folder: Path) -> str:
     isas = environment.run(
         "python", "-c", "from edgedec import kernels; print(*kernels.available_isas())"
     ).split()
-    if "sky" not in text.lower():
-        raise RuntimeError(f"asked '{QUESTION}', it said '{text.strip()}'")
+    check_answer(text)
     if seconds > MAX_SECONDS or n_mb > MAX_MB:
         raise RuntimeError(f"took {seconds:.0f} s and {n_mb:.0f} MB, "
                            f"expected {MAX_SECONDS} s and {MAX_MB} MB at most")  # fmt: skip
     name = environment.run("python", "--version").strip()
     size = f"{n_mb:.0f} MB and {byte_code_mb:.0f} MB of byte code"
     return f"{name}: {seconds:.1f} s, {size}, {isas[0]}: {text.strip()[:60]!r}"
+
+
+def check_answer(text: str) -> None:
+    """Raises RuntimeError if a text does not answer the question."""
+    if "sky" not in text.lower():
+        raise RuntimeError(f"asked '{QUESTION}', it said '{text.strip()}'")
+
+
+def try_uvx(wheel: Path, home: Path) -> str:
+    """Returns a line about the wheel under uvx; RuntimeError if it does not work."""
+    uvx = (sys.executable, "-m", "uv", "tool", "run")
+    request = ("edgedec", "run", MODEL, QUESTION, "--max-new-tokens", "32")
+    start = time.monotonic()
+    done = subprocess.run(
+        [*uvx, "--from", str(wheel.resolve()), *request],
+        env={**os.environ, "HOME": str(home), "UV_CACHE_DIR": str(home / "uv")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"uvx failed: {done.stderr.strip()[-2000:]}")
+    check_answer(done.stdout)
+    return f"uvx: {time.monotonic() - start:.1f} s: {done.stdout.strip()[:60]!r}"
 
 
 def main() -> None:
@@ -109,6 +133,11 @@ def main() -> None:
                 print(try_wheel(wheel, python, Path(folder) / "env"), flush=True)
             except (RuntimeError, subprocess.CalledProcessError) as error:
                 sys.exit(f"{python}: {error}")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            print(try_uvx(wheel, Path(folder)), flush=True)
+        except RuntimeError as error:
+            sys.exit(str(error))
 
 
 if __name__ == "__main__":
