@@ -75,7 +75,7 @@ class _Branch:
         self.log_probs.append(log_prob)
 
 
-def suggest(
+def find_completions(
     sequence: TokenSequence,
     anchor: int,
     config: SuggestConfig,

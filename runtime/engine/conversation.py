@@ -3,47 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from edgedec.models.errors import PromptTooLongError, SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.checks import check_type
 from edgedec.runtime.config.settings import with_settings
+from edgedec.runtime.engine.host import Host
 from edgedec.runtime.engine.result import GenerationResult
-from edgedec.runtime.engine.stream import OnDone, Stream
+from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.sequences.prefill import Progress
-from edgedec.runtime.text.prompt import Message, Prompt, checked_message
+from edgedec.runtime.text.prompt import Message, checked_message
 from edgedec.runtime.text.tokenizer import Codec
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from edgedec.runtime.config.settings import Settings
-
-
-class Host(Protocol):
-    """What a conversation asks of its engine."""
-
-    @property
-    def tokenizer(self) -> Codec:
-        """The model's tokenizer."""
-
-    @property
-    def context(self) -> int:
-        """Maximum tokens of prompt and output together."""
-
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Returns the ids of a prompt."""
-
-    def open_stream(
-        self,
-        prompt: Prompt,
-        config: GenerationConfig | None,
-        on_progress: Progress | None,
-        on_done: OnDone | None = None,
-        is_answer: bool = False,
-    ) -> Stream:
-        """Returns the output as it appears, as `Engine.open_stream` does."""
 
 
 class Conversation:
@@ -104,7 +80,7 @@ class Conversation:
         self._finish_answer()
         messages = [*self._messages, {"role": "user", "content": text}]
         first, encoded = self._fitted(messages, config)
-        ids = keep_generated(encoded, *self._cached, self._host.tokenizer)
+        ids = keep_generated(encoded, *self._cached, self._host.loaded.tokenizer)
 
         def on_done(result: GenerationResult, is_dropped: bool) -> None:
             if not is_dropped:
@@ -145,17 +121,20 @@ class Conversation:
         When the context is full, enough of the oldest turns go to empty half of it: each time they
         go, the rest has to be read again.
         """
-        context = self._host.context
+        context = self._host.loaded.context
         most = context - min(config.max_new_tokens, context // 4)
         if not self._is_sliding:
-            return self._first, self._host.encode(self._given(messages, self._first))
+            return self._first, self._encode(self._given(messages, self._first))
         if (ids := self._encoded(messages, self._first, most)) is not None:
             return self._first, ids
         for limit in (context // 2, most):
             for first in self._later_turns(messages):
                 if (ids := self._encoded(messages, first, limit)) is not None:
                     return first, ids
-        return self._first, self._host.encode(self._given(messages, len(messages) - 1))
+        return self._first, self._encode(self._given(messages, len(messages) - 1))
+
+    def _encode(self, messages: Sequence[Message]) -> list[int]:
+        return self._host.loaded.encoder.encode(messages)
 
     def _given(self, messages: Sequence[Message], first: int) -> list[Message]:
         return [*messages[: self._n_lasting], *messages[first:]]
@@ -169,7 +148,7 @@ class Conversation:
     def _encoded(self, messages: Sequence[Message], first: int, limit: int) -> list[int] | None:
         """Returns the ids of the messages from ``first`` on, unless they are too many."""
         try:
-            ids = self._host.encode(self._given(messages, first))
+            ids = self._encode(self._given(messages, first))
         except PromptTooLongError:
             return None
         return ids if len(ids) <= limit else None

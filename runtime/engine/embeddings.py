@@ -11,25 +11,28 @@ import numpy as np
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.models.fields import shown
 from edgedec.models.final_norm import FinalNorm
+from edgedec.runtime.config.checks import check_callable
 from edgedec.runtime.engine.lending import Lending
 from edgedec.runtime.sequences.passes import Pass, Passes, while_idle
 from edgedec.runtime.sequences.prefill import PREFILL_CHUNK, check_fits
 from edgedec.runtime.sequences.rows import Float32
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
+from edgedec.runtime.text.prompt import Prompt
 
 Pooling = Literal["mean", "last"]
 
 
 def embed(
     lending: Lending,
-    read_norm: Callable[[], FinalNorm] | None,
-    texts: Sequence[Sequence[int]],
+    prompts: Sequence[Prompt],
     pooling: Pooling,
     is_over: Callable[[], bool],
 ) -> Float32:
-    """Returns the vectors of ``texts``; see `Engine.embed`. read_norm: that of the last layer."""
-    model = lending.loaded.model
+    """Returns the vectors of ``prompts``; see `Engine.embed`."""
+    check_callable("is_over", is_over)
+    texts = [lending.encode(prompt) for prompt in prompts]
+    model, read_norm = lending.loaded.model, lending.loaded.final_norm
     if model.n_layers not in model.capabilities.hidden:
         raise SessionError("this bundle's graph returns no hidden states, which vectors need")
     if read_norm is None:

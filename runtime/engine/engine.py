@@ -13,17 +13,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
-from edgedec.models.errors import ConfigError, SessionError
+from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.config.checks import (
-    check_callable,
-    check_count,
     check_progress,
     check_type,
     checked_counts,
     checked_path,
 )
-from edgedec.runtime.config.generation import BATCH, check_n_likeliest
+from edgedec.runtime.config.generation import BATCH
 from edgedec.runtime.config.settings import with_settings
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.engine.conversation import Conversation
@@ -56,7 +54,6 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
     from edgedec.runtime.engine.best_of import BestOf, Chooser
     from edgedec.runtime.engine.embeddings import Pooling
     from edgedec.runtime.engine.many import OnResult
-    from edgedec.runtime.engine.planned import Planned
     from edgedec.runtime.engine.quoting import Quote
     from edgedec.runtime.engine.suggestions import Completion
     from edgedec.runtime.methods.draft_source import DraftSource
@@ -87,7 +84,6 @@ class Engine:
         self._masks = Masks(loaded.tokenizer, loaded.model.vocab_size)
         self._breakers = Breakers(loaded.tokenizer)
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
-        self._lending = Lending(loaded, self._pool, self._scheduler)
 
     def __enter__(self) -> Self:
         return self
@@ -101,14 +97,25 @@ class Engine:
         self.close()
 
     @property
+    def loaded(self) -> LoadedModel:
+        """The parts it is made of.
+
+        Raises:
+            SessionError: It is closed.
+        """
+        if self._loaded is None:
+            raise SessionError("the engine is closed: load the bundle again")
+        return self._loaded
+
+    @property
     def model(self) -> Model:
         """The target model."""
-        return self._open.model
+        return self.loaded.model
 
     @property
     def context(self) -> int:
         """Maximum tokens of prompt and output together."""
-        return self._open.context
+        return self.loaded.context
 
     @contextmanager
     def borrowed(self, text: Sequence[int]) -> Iterator[TokenSequence]:
@@ -116,9 +123,7 @@ class Engine:
 
         It may be left in any state; the next request makes of it what it needs.
         """
-        text = checked_counts("text", text)
-        self._tidy()
-        with self._lending.sequence(text) as sequence:
+        with self._lent.sequence(checked_counts("text", text)) as sequence:
             yield sequence
 
     def new_sequence(self) -> TokenSequence:
@@ -126,7 +131,7 @@ class Engine:
 
         Whoever is done with it closes it; the engine's end closes it as well.
         """
-        sequence = TokenSequence(self._open.model, self._open.context)
+        sequence = TokenSequence(self.loaded.model, self.loaded.context)
         self._sequences.add(sequence)
         return sequence
 
@@ -139,27 +144,27 @@ class Engine:
 
     @property
     def tokenizer(self) -> Codec:
-        return self._open.tokenizer
+        return self.loaded.tokenizer
 
     @property
     def has_chat_template(self) -> bool:
         """The bundle says how a conversation is written, so `chat` works."""
-        return self._open.encoder.has_template
+        return self.loaded.encoder.has_template
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """Tokens with which the model itself ends an output."""
-        return self._open.stop_token_ids
+        return self.loaded.stop_token_ids
 
     @property
     def draft(self) -> DraftSource | None:
         """Where the draft model lies, if there is one."""
-        return self._open.parts.draft
+        return self.loaded.parts.draft
 
     @property
     def load_ms(self) -> float:
         """Time it took to load the bundle."""
-        return self._open.load_ms
+        return self.loaded.load_ms
 
     def generate(
         self,
@@ -246,57 +251,9 @@ class Engine:
             ConfigError: All tries would be alike, or there is no such chooser.
             SessionError: As for `stream`.
         """
-        from edgedec.runtime.engine.best_of import MOST_TRIES, choose_of, find_chooser, seeded
-        from edgedec.runtime.engine.many import generate_many
-        from edgedec.runtime.engine.planned import Planned
+        from edgedec.runtime.engine.tries import best_of
 
-        asked, chosen_by = self._of_batch(config, settings), find_chooser(chooser)
-        check_count("n", n, 1, "the number of tries")
-        if n > MOST_TRIES:
-            raise ConfigError(f"n is {n}, expected at most {MOST_TRIES} tries")
-        if isinstance(chosen_by, Planned):
-            return self._planned(self.encode(prompt), n, chosen_by, asked, on_progress)
-        if asked.sampling.is_greedy and n > 1:
-            raise ConfigError(
-                "temperature is 0, so that all tries would be alike: ask for one such as 0.8"
-            )
-
-        def tried(prompt: Prompt, first: int, stop: int) -> list[GenerationResult]:
-            ids = self.encode(prompt)
-            openers = [partial(self.stream, ids, one) for one in seeded(asked, first, stop)]
-            return generate_many(openers, self.model.capabilities.n_sequences, on_progress, first)
-
-        return choose_of(tried, prompt, n, chosen_by)
-
-    def _planned(
-        self,
-        ids: list[int],
-        n: int,
-        chooser: Planned,
-        asked: GenerationConfig,
-        on_progress: OnResult | None,
-    ) -> BestOf:
-        """Returns the tries of a planned search and the best of them."""
-        from edgedec.runtime.engine.many import generate_many
-
-        def complete(beginnings: list[list[int]], first: int) -> list[GenerationResult]:
-            openers = [
-                partial(
-                    self.open_stream,
-                    [*ids, *tokens],
-                    chooser.request(asked, len(tokens)),
-                    None,
-                    n_begun=len(tokens),
-                )
-                for tokens in beginnings
-            ]
-            n_at_once = self.model.capabilities.n_sequences
-            return generate_many(openers, n_at_once, on_progress, first)
-
-        most = max(1, min(asked.max_new_tokens, self.context - len(ids) + 1))
-        room = replace(asked, max_new_tokens=most)
-        ends = frozenset((*self._open.stop_token_ids, *asked.stop_token_ids))
-        return chooser.search(n, room, ends, complete)
+        return best_of(self, prompt, n, chooser, self._of_batch(config, settings), on_progress)
 
     def generate_aligned(
         self,
@@ -344,7 +301,7 @@ class Engine:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Returns the ids of ``prompt``."""
-        return self._open.encoder.encode(prompt)
+        return self.loaded.encoder.encode(prompt)
 
     def score(
         self, prompt: Prompt, n_top: int = 0, is_over: Callable[[], bool] = lambda: False
@@ -361,11 +318,7 @@ class Engine:
         """
         from edgedec.runtime.engine.scores import score
 
-        tokens = self.encode(prompt)
-        check_n_likeliest("n_top", n_top)
-        check_callable("is_over", is_over)
-        self._tidy()
-        return score(self._lending, tokens, n_top, is_over)
+        return score(self._lent, prompt, n_top, is_over)
 
     def score_continuations(
         self, prompt: Prompt, continuations: Sequence[Sequence[int]]
@@ -382,17 +335,7 @@ class Engine:
         """
         from edgedec.runtime.engine.scores import score_continuations
 
-        loaded = self._open
-        tokens = self.encode(prompt)
-        given = [checked_counts("a continuation", one) for one in continuations]
-        for one in given:
-            if not one:
-                raise ConfigError("a continuation is empty, expected at least one token id")
-            check_fits([*tokens, *one], loaded.context, loaded.model.vocab_size)
-        self._tidy()
-        return self._lending.run(
-            tokens, lambda sequence: score_continuations(sequence, tokens, given)
-        )
+        return score_continuations(self._lent, prompt, continuations)
 
     def embed(
         self,
@@ -419,11 +362,7 @@ class Engine:
         """
         from edgedec.runtime.engine.embeddings import embed
 
-        loaded = self._open
-        check_callable("is_over", is_over)
-        self._tidy()
-        encoded = [self.encode(prompt) for prompt in prompts]
-        return embed(self._lending, loaded.final_norm, encoded, pooling, is_over)
+        return embed(self._lent, prompts, pooling, is_over)
 
     def open_stream(
         self,
@@ -441,7 +380,7 @@ class Engine:
             what the grammar allows.
         """
         started_s = time.perf_counter()
-        loaded = self._open
+        loaded = self.loaded
         config = self.defaults if config is None else config
         check_type("config", config, GenerationConfig, "a GenerationConfig or None")
         check_progress(on_progress)
@@ -492,20 +431,9 @@ class Engine:
         Raises:
             SessionError: The prompt is empty, too long with its completions, or the engine closed.
         """
-        from edgedec.runtime.engine.suggestions import complete
+        from edgedec.runtime.engine.suggestions import suggest
 
-        loaded = self._open
-        config = SuggestConfig() if config is None else config
-        check_type("config", config, SuggestConfig, "a SuggestConfig or None")
-        check_progress(on_progress)
-        self._tidy()
-        tokens = self.encode(prompt)
-        stops = config.stop_token_ids.union(loaded.stop_token_ids)
-        asked = replace(config, stop_token_ids=stops)
-        return self._lending.run(
-            tokens,
-            lambda sequence: complete(sequence, loaded.tokenizer, tokens, asked, on_progress),
-        )
+        return suggest(self._lent, prompt, config, on_progress)
 
     def quote(
         self,
@@ -529,9 +457,7 @@ class Engine:
         """
         from edgedec.runtime.engine.quoting import quote
 
-        check_progress(on_progress)
-        self._tidy()
-        return quote(self, self._lending.run, question, text, max_tokens, on_progress)
+        return quote(self._lent, question, text, max_tokens, on_progress)
 
     def beam_search(
         self,
@@ -560,19 +486,8 @@ class Engine:
         from edgedec.runtime.engine.beam_texts import find_beams
         from edgedec.runtime.search.beams import BeamConfig
 
-        loaded = self._open
         config = BeamConfig(n_beams, n_groups, diversity, length_penalty, max_new_tokens)
-        if not loaded.model.capabilities.trees:
-            raise SessionError(
-                "this bundle's graph cannot run beams: export with edgedec's own graph"
-            )
-        self._tidy()
-        tokens, stops = self.encode(prompt), frozenset(loaded.stop_token_ids)
-        return self._lending.run(
-            tokens,
-            lambda sequence: find_beams(sequence, tokens, config, stops, loaded.tokenizer.decode),
-            n_new=config.max_new_tokens,
-        )
+        return find_beams(self._lent, prompt, config)
 
     def conversation(
         self,
@@ -623,7 +538,7 @@ class Engine:
     def learn(self, text: Sequence[int]) -> None:
         """Adds a text to the n-gram store, if there is one."""
         text = checked_counts("text", text)
-        if (store := self._open.parts.drafters.store) is not None:
+        if (store := self.loaded.parts.drafters.store) is not None:
             with self._scheduler.exclusive():
                 store.add(text)
 
@@ -649,7 +564,7 @@ class Engine:
         Raises:
             SessionError: The file cannot be written.
         """
-        memory, file = self._open.memory, checked_path("the session", path)
+        memory, file = self.loaded.memory, checked_path("the session", path)
         known = None if prompt is None else checked_counts("prompt", prompt)
         self._tidy()
         with self._scheduler.exclusive():
@@ -663,7 +578,7 @@ class Engine:
         Raises:
             SessionError: The file is damaged or of another model; everything stays as it was.
         """
-        memory, file = self._open.memory, checked_path("the session", path)
+        memory, file = self.loaded.memory, checked_path("the session", path)
         self._tidy()
         with self._scheduler.exclusive():
             return memory.load(file)
@@ -707,7 +622,12 @@ class Engine:
                 self._abandoned.popleft()()
 
     @property
-    def _open(self) -> LoadedModel:
-        if self._loaded is None:
-            raise SessionError("the engine is closed: load the bundle again")
-        return self._loaded
+    def _lent(self) -> Lending:
+        """What lends sequences; streams that were let go of give theirs back first.
+
+        Raises:
+            SessionError: The engine is closed.
+        """
+        if self._loaded is not None:
+            self._tidy()
+        return Lending(self.loaded, self._pool, self._scheduler)

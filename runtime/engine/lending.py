@@ -15,6 +15,7 @@ from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.sequences.prefill import check_fits
 from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.text.prompt import Prompt
 
 T = TypeVar("T")
 
@@ -26,6 +27,10 @@ class Lending:
     loaded: LoadedModel
     pool: SequencePool
     scheduler: Scheduler
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Returns the ids of ``prompt``."""
+        return self.loaded.encoder.encode(prompt)
 
     @contextmanager
     def sequence(self, text: Sequence[int]) -> Iterator[TokenSequence]:

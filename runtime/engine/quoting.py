@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.models.fields import shown
-from edgedec.runtime.config.checks import check_count
+from edgedec.runtime.config.checks import check_count, check_progress
+from edgedec.runtime.engine.lending import Lending
+from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.search.growing_tree import MOST_NODES
 from edgedec.runtime.search.quote import QuotedSpan, Search, ranked
 from edgedec.runtime.search.spans import Spans, token_ends
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.prefill import Progress, caught_up
 from edgedec.runtime.sequences.sequence import TokenSequence
-from edgedec.runtime.text.prompt import Prompt
 from edgedec.runtime.text.tokenizer import Codec
 
 _CHAT = "{text}\n\n{question}\nAnswer with a short quote from the text, and nothing else."
@@ -70,36 +71,8 @@ def _fields(span: QuotedSpan) -> dict[str, Any]:
     return {"text": span.text, "offset": span.offset, "probability": span.probability}
 
 
-class _Host(Protocol):
-    """What quoting asks of an engine."""
-
-    @property
-    def context(self) -> int:
-        """Most tokens of a text."""
-
-    @property
-    def tokenizer(self) -> Codec:
-        """The model's tokenizer."""
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Questions may be asked in a chat."""
-
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer."""
-
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Returns the ids of a prompt."""
-
-
-Run = Callable[[list[int], Callable[[TokenSequence], Passes[None]]], None]
-"""Runs a step on a sequence for a text."""
-
-
 def quote(
-    host: _Host,
-    run: Run,
+    lending: Lending,
     question: str,
     text: str,
     max_tokens: int,
@@ -110,14 +83,15 @@ def quote(
         if not isinstance(given, str) or not given.strip():
             raise ConfigError(f"the {name} is {shown(given)}, expected text that is not blank")
     check_count("max_tokens", max_tokens, 1, "the most tokens of a quote")
-    asking = _Asking(host, question, max_tokens)
+    check_progress(on_progress)
+    asking = _Asking(lending.loaded, question, max_tokens)
     parts = asking.parts(text)
     found: list[QuotedSpan] = []
     n_spans = n_passes = n_computed = 0
     for i, (start, part) in enumerate(parts):
         search = asking.search(part)
         tokens = asking.prompt(part)
-        run(tokens, partial(_steps, search, tokens))
+        lending.run(tokens, partial(_steps, search, tokens))
         found += [QuotedSpan(one.text, start + one.offset, one.log_prob) for one in search.best]
         n_spans += search.spans.count()
         n_passes, n_computed = n_passes + search.n_passes, n_computed + search.n_places
@@ -133,21 +107,21 @@ def quote(
 class _Asking:
     """One question, put to parts of a text."""
 
-    def __init__(self, host: _Host, question: str, max_tokens: int) -> None:
-        self._host = host
+    def __init__(self, loaded: LoadedModel, question: str, max_tokens: int) -> None:
+        self._loaded = loaded
         self._question = question
         self._max_tokens = max_tokens
-        self._decode = host.tokenizer.decode
-        self._ends = frozenset(host.stop_token_ids)
-        if not host.has_chat_template:
-            self._ends |= frozenset(host.tokenizer.encode("\n")[-1:])
+        self._decode = loaded.tokenizer.decode
+        self._ends = frozenset(loaded.stop_token_ids)
+        if not loaded.encoder.has_template:
+            self._ends |= frozenset(loaded.tokenizer.encode("\n")[-1:])
 
     def prompt(self, part: str) -> list[int]:
         """Returns what asks for a quote from ``part``."""
-        if self._host.has_chat_template:
+        if self._loaded.encoder.has_template:
             asked = _CHAT.format(text=part, question=self._question)
-            return self._host.encode([{"role": "user", "content": asked}])
-        return self._host.encode(_PLAIN.format(text=part, question=self._question))
+            return self._loaded.encoder.encode([{"role": "user", "content": asked}])
+        return self._loaded.encoder.encode(_PLAIN.format(text=part, question=self._question))
 
     def parts(self, text: str) -> list[tuple[int, str]]:
         """Returns what is read at once, each with its offset; every span lies whole in one.
@@ -156,18 +130,18 @@ class _Asking:
             SessionError: The question leaves no room for a text.
         """
         n_around = len(self.prompt("")) + 1
-        most = min(_PART, self._host.context - n_around - max(MOST_NODES, self._max_tokens + 1))
+        most = min(_PART, self._loaded.context - n_around - max(MOST_NODES, self._max_tokens + 1))
         if most < 4 * self._max_tokens:
             raise SessionError(
-                f"the question leaves {max(0, most)} tokens of a context of {self._host.context} "
+                f"the question leaves {max(0, most)} tokens of a context of {self._loaded.context} "
                 f"for the text, expected at least {4 * self._max_tokens}: ask a shorter "
                 "question, or for shorter quotes"
             )
-        return list(cut(self._host.tokenizer, text, most, 2 * self._max_tokens))
+        return list(cut(self._loaded.tokenizer, text, most, 2 * self._max_tokens))
 
     def search(self, part: str) -> Search:
         """Returns a search of the quotes of a part."""
-        spans = Spans(self._host.tokenizer, part, self._max_tokens)
+        spans = Spans(self._loaded.tokenizer, part, self._max_tokens)
         return Search(spans, self._ends, self._decode)
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config.checks import check_callable, checked_counts
+from edgedec.runtime.config.generation import check_n_likeliest
 from edgedec.runtime.engine.lending import Lending
 from edgedec.runtime.sampling.logprobs import TokenLogprob, token_logprob
 from edgedec.runtime.search.growing_tree import GrowingTree, Node
 from edgedec.runtime.sequences.passes import Pass, Passes, while_idle
-from edgedec.runtime.sequences.prefill import caught_up
+from edgedec.runtime.sequences.prefill import caught_up, check_fits
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
+from edgedec.runtime.text.prompt import Prompt
 
 _CHUNK = 32
 """Tokens per pass: a chunk's logits take _CHUNK rows of the vocabulary's width."""
@@ -21,9 +25,12 @@ _MOST_ROWS = 64
 
 
 def score(
-    lending: Lending, tokens: Sequence[int], n_top: int, is_over: Callable[[], bool]
+    lending: Lending, prompt: Prompt, n_top: int, is_over: Callable[[], bool]
 ) -> list[TokenLogprob]:
-    """Returns how likely ``tokens`` are from the second on; see `Engine.score`."""
+    """Returns how likely the tokens of ``prompt`` are from the second on; see `Engine.score`."""
+    tokens = lending.encode(prompt)
+    check_n_likeliest("n_top", n_top)
+    check_callable("is_over", is_over)
 
     def steps(sequence: TokenSequence) -> Passes[list[TokenLogprob] | None]:
         return while_idle(_score(sequence, tokens, n_top), is_over)
@@ -46,6 +53,19 @@ def _score(
 
 
 def score_continuations(
+    lending: Lending, prompt: Prompt, continuations: Sequence[Sequence[int]]
+) -> list[float]:
+    """Returns how likely each of ``continuations`` is; see `Engine.score_continuations`."""
+    loaded, tokens = lending.loaded, lending.encode(prompt)
+    given = [checked_counts("a continuation", one) for one in continuations]
+    for one in given:
+        if not one:
+            raise ConfigError("a continuation is empty, expected at least one token id")
+        check_fits([*tokens, *one], loaded.context, loaded.model.vocab_size)
+    return lending.run(tokens, lambda sequence: log_probs_after(sequence, tokens, given))
+
+
+def log_probs_after(
     sequence: TokenSequence, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
 ) -> Passes[list[float]]:
     """Returns the log-probability of each continuation of ``prompt``. Units: nats.

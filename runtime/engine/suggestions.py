@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edgedec.runtime.config import SuggestConfig
+from edgedec.runtime.config.checks import check_progress, check_type
 from edgedec.runtime.drafting.stats import DecodeStats
-from edgedec.runtime.engine.completion_tree import EndReason, suggest
+from edgedec.runtime.engine.completion_tree import EndReason, find_completions
+from edgedec.runtime.engine.lending import Lending
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.prefill import ExactPrefiller, PrefillRequest, Progress
 from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.text.prompt import Prompt
 from edgedec.runtime.text.tokenizer import Codec
 
 _N_BEFORE = 8  # tokens that decide how the first new one is spelt
@@ -54,6 +57,23 @@ class Completion:
         }
 
 
+def suggest(
+    lending: Lending,
+    prompt: Prompt,
+    config: SuggestConfig | None,
+    on_progress: Progress | None,
+) -> list[Completion]:
+    """Returns completions of ``prompt``, the likeliest first; see `Engine.suggest`."""
+    config = SuggestConfig() if config is None else config
+    check_type("config", config, SuggestConfig, "a SuggestConfig or None")
+    check_progress(on_progress)
+    loaded, tokens = lending.loaded, lending.encode(prompt)
+    asked = replace(config, stop_token_ids=config.stop_token_ids.union(loaded.stop_token_ids))
+    return lending.run(
+        tokens, lambda sequence: complete(sequence, loaded.tokenizer, tokens, asked, on_progress)
+    )
+
+
 def complete(
     sequence: TokenSequence,
     codec: Codec,
@@ -74,7 +94,7 @@ def complete(
         yield from ExactPrefiller().prefill(sequence, before, request)
     else:
         sequence.truncate(0)
-    suggestions = yield from suggest(sequence, anchor, config, on_progress)
+    suggestions = yield from find_completions(sequence, anchor, config, on_progress)
     known = list(tokens[-_N_BEFORE:])
     n_known = len(codec.decode(known))
     return [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.config import SuggestConfig
-from edgedec.runtime.engine import completion_tree as superposed
+from edgedec.runtime.engine import completion_tree
 from edgedec.runtime.engine.completion_tree import Suggestion
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -23,7 +23,7 @@ V = 20
 
 
 def suggest(session: ToySession, anchor: int, config: SuggestConfig) -> list[Suggestion]:
-    return run_passes(superposed.suggest(session, anchor, config))
+    return run_passes(completion_tree.find_completions(session, anchor, config))
 
 
 def log_probs_after(session: ToySession, text: Sequence[int]) -> np.ndarray:

@@ -12,7 +12,7 @@ import pytest
 
 from edgedec import load
 from edgedec.models.errors import ConfigError, SessionError
-from edgedec.runtime.engine.scores import score_continuations
+from edgedec.runtime.engine.scores import log_probs_after
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.token_tree import TokenTree
 
@@ -94,7 +94,7 @@ def test_continuations_are_as_likely_as_transformers_says(
 
     sequence = ToySession(V, context, row)
     sequence.toy.capabilities = replace(sequence.toy.capabilities, trees=has_trees)
-    found = run_passes(score_continuations(sequence, PROMPT, CONTINUATIONS))
+    found = run_passes(log_probs_after(sequence, PROMPT, CONTINUATIONS))
     assert found == pytest.approx(
         [likelihood_of(llama, PROMPT, one) for one in CONTINUATIONS], abs=1e-4
     )

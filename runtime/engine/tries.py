@@ -1,0 +1,83 @@
+"""Tries at one prompt, written side by side, and the best of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.checks import check_count
+from edgedec.runtime.engine.best_of import (
+    MOST_TRIES,
+    BestOf,
+    Chooser,
+    choose_of,
+    find_chooser,
+    seeded,
+)
+from edgedec.runtime.engine.host import Host
+from edgedec.runtime.engine.many import OnResult, generate_many
+from edgedec.runtime.engine.planned import Planned
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.text.prompt import Prompt
+
+
+def best_of(
+    host: Host,
+    prompt: Prompt,
+    n: int,
+    chooser: str | Chooser,
+    asked: GenerationConfig,
+    on_progress: OnResult | None,
+) -> BestOf:
+    """Returns ``n`` tries at ``prompt`` and the best of them; see `Engine.best_of`."""
+    chosen_by = find_chooser(chooser)
+    check_count("n", n, 1, "the number of tries")
+    if n > MOST_TRIES:
+        raise ConfigError(f"n is {n}, expected at most {MOST_TRIES} tries")
+    if isinstance(chosen_by, Planned):
+        ids = host.loaded.encoder.encode(prompt)
+        return _planned(host, ids, n, chosen_by, asked, on_progress)
+    if asked.sampling.is_greedy and n > 1:
+        raise ConfigError(
+            "temperature is 0, so that all tries would be alike: ask for one such as 0.8"
+        )
+
+    def tried(prompt: Prompt, first: int, stop: int) -> list[GenerationResult]:
+        ids = host.loaded.encoder.encode(prompt)
+        openers = [partial(host.open_stream, ids, one, None) for one in seeded(asked, first, stop)]
+        n_at_once = host.loaded.model.capabilities.n_sequences
+        return generate_many(openers, n_at_once, on_progress, first)
+
+    return choose_of(tried, prompt, n, chosen_by)
+
+
+def _planned(
+    host: Host,
+    ids: list[int],
+    n: int,
+    chooser: Planned,
+    asked: GenerationConfig,
+    on_progress: OnResult | None,
+) -> BestOf:
+    """Returns the tries of a planned search and the best of them."""
+    loaded = host.loaded
+
+    def complete(beginnings: list[list[int]], first: int) -> list[GenerationResult]:
+        openers = [
+            partial(
+                host.open_stream,
+                [*ids, *tokens],
+                chooser.request(asked, len(tokens)),
+                None,
+                n_begun=len(tokens),
+            )
+            for tokens in beginnings
+        ]
+        return generate_many(openers, loaded.model.capabilities.n_sequences, on_progress, first)
+
+    most = max(1, min(asked.max_new_tokens, loaded.context - len(ids) + 1))
+    room = replace(asked, max_new_tokens=most)
+    ends = frozenset((*loaded.stop_token_ids, *asked.stop_token_ids))
+    return chooser.search(n, room, ends, complete)
