@@ -46,6 +46,13 @@ class TrainingOptions:
             metavar="FILE.jsonl", help="Prompts for --self, in the format of `bench`. Repeatable."
         ),
     ] = None
+    written: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Texts that `fleet write` had the model write, in place of --self.",
+        ),
+    ] = None
     temperature: Annotated[
         float,
         typer.Option(
@@ -91,10 +98,14 @@ class TrainingOptions:
 
     def check(self, replay: tuple[Path, ...] = ()) -> None:
         """Raises a ConfigError where there is nothing to learn from; replay: other texts."""
-        if not (self.corpus or replay or self.prompts):
+        if not (self.corpus or replay or self.prompts or self.written):
             raise ConfigError(
                 "there is nothing to learn from: name texts with --corpus or --from, or "
                 "prompts with --prompts and --self"
+            )
+        if self.written is not None and (self.n_self or self.prompts):
+            raise ConfigError(
+                "--written has what the model wrote already: leave out --self and --prompts"
             )
         if self.prompts and not self.n_self:
             raise ConfigError(

@@ -31,6 +31,8 @@ Examples:
   edgedec fleet bench fleet.toml smollm2.edgedec -o results/
 
   edgedec fleet eval fleet.toml smollm2.edgedec --task human_eval --data human_eval.jsonl -o found/
+
+  edgedec fleet write fleet.toml smollm2.edgedec --prompts prompts.jsonl --self 200000 -o written/
 """
 
 fleet = typer.Typer(cls=HelpGroup, help=_HELP, no_args_is_help=True, rich_markup_mode=None)
@@ -224,3 +226,49 @@ def evaluate(
     crew = CrewOptions(how.force, how.wait)
     run = EvalRun(job, request, bundles, output, how.label, json)
     asyncio.run(evaluate_hosts(file, run, crew))
+
+
+@fleet.command(cls=HelpCommand)
+def write(
+    file: FleetFile,
+    bundle: Bundles,
+    output: Folder,
+    n_self: Annotated[
+        int, typer.Option("--self", metavar="N", min=1, help="How many tokens to write, about.")
+    ],
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.jsonl", help="Prompts, as for `train head`. Repeatable."),
+    ] = None,
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH", help="Texts whose beginnings the model continues. Repeatable."
+        ),
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", min=0.0, help="Temperature. 0 takes the likeliest tokens.")
+    ] = 0.7,
+    force: Force = False,
+    wait: Wait = 120.0,
+    debug: options.Debug = False,
+) -> None:
+    """Have all hosts together write the texts that `train head` learns from.
+
+    A host gets the next prompts whenever it has finished some, so fast hosts write more. The texts
+    are those of `train head --self` with the same options. FOLDER gets texts.jsonl for
+    `train --written`. The same command resumes a run that was stopped.
+
+    Examples:
+
+      edgedec fleet write fleet.toml qwen.edgedec --prompts prompts.jsonl --self 200000 -o written/
+
+      edgedec train head qwen.edgedec --written written/texts.jsonl -o qwen-head.edgedec
+    """
+    with _needs_fleet_extra():
+        from edgedec.apps.fleet.keeper import CrewOptions
+        from edgedec.apps.fleet.write import WriteOptions, write_on_hosts
+    if not prompts and not corpus:
+        raise ConfigError("there is nothing to answer: name --prompts or --corpus")
+    wanted = WriteOptions(corpus or [], prompts or [], n_self, temperature)
+    asyncio.run(write_on_hosts(file, bundle, output, wanted, CrewOptions(force, wait)))

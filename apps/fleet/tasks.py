@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,12 @@ from edgedec.apps.eval.job import TaskName, TaskOptions, make_job, make_settings
 from edgedec.apps.eval.samples import Setting
 from edgedec.apps.eval.walk import Work
 from edgedec.apps.options.common import LoadOptions, RequestOptions
+from edgedec.runtime.engine.at_once import choose_n_at_once
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
 from edgedec.system.device import read_device, read_state
+from edgedec.training.features.own_answers import OwnAnswers
 
 _FILES = "files"
 _EDGEDEC = "from edgedec.apps.cli import main; main()"
@@ -125,8 +130,22 @@ def _make(task: dict[str, Any]) -> tuple[ExitStack, Work, list[Setting]]:
     return stack, work, make_settings(job, how)
 
 
+def _write(task: dict[str, Any]) -> Any:
+    """Returns prompts, each with the model's answer behind, written side by side."""
+    engine, n_at_once = _open_engine(_folder(task["bundle"]))
+    answers = OwnAnswers(engine, task["temperature"], n_at_once, lambda: False)
+    return list(answers(task["prompts"], task["first"]))
+
+
+@lru_cache(maxsize=1)
+def _open_engine(bundle: Path) -> tuple[Engine, int]:
+    """Returns the engine of a bundle, and how many texts it writes at once in the least time."""
+    engine = load(bundle, EngineOptions(draft=False))
+    return engine, choose_n_at_once(None, engine)
+
+
 def _folder(name: str) -> Path:
     return _root / _FILES / _names[name]
 
 
-_KINDS = {"bench": _bench, "eval": _evaluate}
+_KINDS = {"bench": _bench, "eval": _evaluate, "write": _write}

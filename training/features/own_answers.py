@@ -38,9 +38,8 @@ class OwnAnswers:
 
         first: number of the first prompt. An answer depends on its prompt and its number alone.
         """
-        room = min(WINDOW, self.engine.context)
-        n_new = min(_WRITTEN, room // 2)
-        ends, asked = tee(prompt[n_new - room :] for prompt in prompts)
+        n_new = _n_new(self.engine.context)
+        ends, asked = tee(prompt_end(prompt, self.engine.context) for prompt in prompts)
         openers = (
             partial(self.engine.stream, end, self._request(n_new, seed))
             for seed, end in enumerate(asked, first)
@@ -54,3 +53,12 @@ class OwnAnswers:
         return GenerationConfig(
             max_new_tokens=n_new, sampling=sampling, seed=seed, method=PLAIN, priority=BATCH
         )
+
+
+def prompt_end(prompt: list[int], context: int) -> list[int]:
+    """Returns what a model reads of a prompt, which leaves room for its answer."""
+    return prompt[_n_new(context) - min(WINDOW, context) :]
+
+
+def _n_new(context: int) -> int:
+    return min(_WRITTEN, min(WINDOW, context) // 2)

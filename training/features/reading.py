@@ -19,6 +19,7 @@ from edgedec.training.features.corpus import Corpus
 from edgedec.training.features.feature_file import FeatureFile
 from edgedec.training.features.feature_reader import WINDOW, FeatureReader, beginnings
 from edgedec.training.features.own_answers import OwnAnswers
+from edgedec.training.features.written_texts import read_written
 from edgedec.training.options import Clock, TrainingOptions
 
 REPLAY = "replay"
@@ -57,19 +58,24 @@ def features_of(
         for text in ReplayBuffer.of_bundle(path, bundle).texts(config.vocab_size)
     ]
     texts, prompts = options.corpus or [], options.prompts or []
-    key = (*known, *map(Path.absolute, (*texts, *prompts)), *replayed, options.temperature)
+    written = None
+    if options.written is not None:
+        written = read_written(options.written, known[0], config.vocab_size)
+    key = (*known, *map(Path.absolute, (*texts, *prompts)), *replayed, options.temperature, written)
     file = FeatureFile(folder, key, len(layers) * config.hidden_size)
     n_most = min(options.max_tokens, options.cache_mb * 10**6 // file.token_nbytes)
-    n_own = min(options.n_self, n_most)
+    n_own = min(options.n_self if written is None else sum(map(len, written.texts)), n_most)
     corpus = Corpus(tuple(texts), min(WINDOW, manifest.target.context))
     with load(bundle, EngineOptions(threads=options.threads, draft=False)) as engine:
         encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
         reader = FeatureReader(engine, layers, epsilon, file, report, clock.is_reading_over)
         reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
-        if n_own:
+        if written is not None:
+            reader.write((), n_own, lambda _, first: (text for text in written.texts[first:]))
+        elif n_own:
             n_at_once = choose_n_at_once(options.parallel, engine)
             answers = OwnAnswers(engine, options.temperature, n_at_once, clock.is_reading_over)
-            reader.write(_prompts(texts, prompts, engine), n_own, answers)
+            reader.write(own_prompts(texts, prompts, engine), n_own, answers)
     is_over = False
     try:
         yield file, corpus.n_skipped
@@ -79,7 +85,7 @@ def features_of(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _prompts(texts: Sequence[Path], prompts: list[Path], engine: Engine) -> Iterator[list[int]]:
+def own_prompts(texts: Sequence[Path], prompts: list[Path], engine: Engine) -> Iterator[list[int]]:
     """Yields what the model is asked, over and over; without prompts beginnings of the texts."""
     if not prompts:
         windows = Corpus(tuple(texts), min(WINDOW, engine.context)).windows(engine.tokenizer.encode)
