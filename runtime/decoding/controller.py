@@ -7,7 +7,8 @@ draft model is asked when its expected levels, at their measured acceptance and 
 time, beat what the free drafters promise; it stops by itself once the next level is not worth its
 step. Estimates are corrected by what was accepted of late, so a change of text shows within a few
 rounds; proposals that were not verified are compared with the emitted text all the same, which
-costs nothing, and a draft model that lost is tried again at growing distances. Where other texts
+costs nothing, and a draft model that lost is tried again at growing distances. Free drafters that
+save less time than they take rest; while all do, rounds are plain decoding. Where other texts
 share the passes, a further row costs what it adds to a pass over all their rows.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from edgedec.runtime.decoding.acceptance import Backoff, Trust
+from edgedec.runtime.decoding.asking import AskingCost, Askings
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
@@ -39,7 +41,7 @@ from edgedec.runtime.drafting.drafter import (
 )
 from edgedec.runtime.drafting.fusion import fuse
 from edgedec.runtime.sequences.passes import Passes
-from edgedec.runtime.sequences.rows import ALONE, Company
+from edgedec.runtime.sequences.rows import ALONE, Company, Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 MTP = "mtp"
@@ -54,6 +56,7 @@ _COMPANY_RATE = 0.3  # at which the latest pass changes what is expected to shar
 _LEAST_COMPANY = 0.1  # texts: with fewer beside it, a text counts as being alone
 _MOST_ROWS = 64  # of others: a pass that reads so much of a prompt says little of others
 _LOOK_ROUND = 8  # rounds, every so many of which what is not worth a row is proposed, too
+_PLAIN = Decision(0, 0, 1.0)
 
 
 class Controller:
@@ -81,6 +84,8 @@ class Controller:
         self._roles = tuple(models or ())
         self._model_rates: dict[str, ModelRates] = {}
         self.trust = {drafter.name: Trust() for drafter in free}
+        # What heads in the model take is a share of its passes: `MtpBackoff` weighs that.
+        self.asking_costs = {drafter.name: AskingCost() for drafter in free if drafter.name != MTP}
         self.hidden_layers = self.drafters.hidden_layers
 
     @property
@@ -110,7 +115,8 @@ class Controller:
             if name in begun
         ]
         choice = ModelChoice(models, self.costs, self.model_rates, clock)
-        return ControlledPlanning(self, team, choice, target)
+        askings = Askings(self.asking_costs, clock)
+        return ControlledPlanning(self, team, choice, target, askings)
 
     def close(self) -> None:
         self.drafters.close()
@@ -125,12 +131,15 @@ class ControlledPlanning(Planning):
         team: DraftingTeam,
         choice: ModelChoice,
         target: TokenSequence,
+        askings: Askings,
     ) -> None:
         super().__init__(team)
         self._controller = controller
         self._choice = choice
         self._plan = ModelPlan()
         self._target = target
+        self._askings = askings
+        self._can_rest = not team.models and not controller.mtp_share
         self._trust = controller.trust
         self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in controller.trust}
         self._costs: CostTable | None = None
@@ -151,14 +160,26 @@ class ControlledPlanning(Planning):
     def wants_mtp(self) -> bool:
         return self._mtp.is_asking
 
+    @property
+    def is_resting(self) -> bool:
+        return self._can_rest and self._askings.are_off
+
+    def rested(self, rows: Rows) -> None:
+        assert self._costs is not None
+        self._askings.rested()
+        self.log.add(_PLAIN, 0, self._costs.ms(1))
+        self._count_pass(rows.company, 1, 1, rows.ms)
+
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
         if self._costs is None:
             if self._controller.costs.is_measuring("target"):
                 return DraftTree()
             self._costs = yield from self._controller.costs.of("target", self._target)
+        self._askings.begin()
         costs = self._own_costs = self._beside.costs(self._costs)
         tree = self._ask_free(context, room, costs)
         chosen, rate = best_part(tree, costs, 0.0, room.n_nodes)
+        self._askings.pause()
         plan = yield from self._choice.plan(context, room, costs, rate, self._costs)
         drafted = DraftTree()
         if plan.levels:
@@ -176,14 +197,21 @@ class ControlledPlanning(Planning):
     def observe(
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
     ) -> None:
+        self._askings.resume()
         tree, self._proposed = self._proposed, DraftTree()
         if self._decision is not None and len(outcome.tree) != self._decision.n_nodes:
             tree = led_by(outcome.tree, tree)  # not all was fit to be verified
         path = tree.matching(outcome.emitted)
-        self.team.observe(context, replace(outcome, tree=tree, path=tuple(path)))
-        if timings is None or self._decision is None:
+        whole = replace(outcome, tree=tree, path=tuple(path))
+        for drafting in self.team.free:
+            self._askings.observe(drafting, context, whole)
+        for model in self.team.models:
+            model.observe(context, whole)
+        if timings is None or self._decision is None or self._own_costs is None:
             return
         self._learn(tree, outcome, path, timings)
+        if context.mask is None:
+            self._askings.weigh(outcome, self._own_costs, self._can_rest)
 
     def explain(self) -> list[str]:
         """Returns what was decided how often, and what it promised and brought."""
@@ -201,16 +229,25 @@ class ControlledPlanning(Planning):
         budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=least)
         found = []
         for drafting in self.team.free:
-            if not self._backoffs[drafting.name].is_over():
+            # What a grammar leaves no choice about is known in its place alone.
+            is_on = context.mask is not None or self._askings.is_on(drafting.name)
+            if not (is_on and self._backoffs[drafting.name].is_over()):
                 continue
             factor = self._trust[drafting.name].factor
             own = budget if is_look else Budget(MAX_NODES, budget.depth, least / factor)
-            tree = drafting.propose(context, own)
+            tree = self._askings.propose(drafting, context, own)
             if len(tree):
                 found.append(tree.scaled(factor, MAX_PROBABILITY))
         if len(found) <= 1:
             return found[0] if found else DraftTree()
         return fuse(found, budget)
+
+    def _count_pass(self, company: Company, n_emitted: int, n_rows: int, ms: float) -> None:
+        """Learns what a pass took and who shared it."""
+        assert self._costs is not None
+        self._beside.observe(company, n_emitted)
+        if company == ALONE:  # other passes say nothing of what the smallest ones take
+            self._costs.observe(n_rows, ms)
 
     def _learn(
         self, tree: DraftTree, outcome: RoundOutcome, path: list[int], timings: RoundTimings
@@ -218,15 +255,12 @@ class ControlledPlanning(Planning):
         assert self._decision is not None
         assert self._costs is not None
         assert self._own_costs is not None
-        company, n_emitted = timings.company, len(outcome.emitted)
-        plain_ms = self._own_costs.ms(1)
+        n_emitted, plain_ms = len(outcome.emitted), self._own_costs.ms(1)
         verify_ms = self._beside.own_ms(timings.verify_ms, self._costs, plain_ms)
         scale = self._costs.ms(1) / plain_ms  # the log compares with plain decoding alone
         all_ms = scale * (timings.draft_ms + verify_ms)
         self.log.add(self._decision, len(outcome.path), all_ms)
-        self._beside.observe(company, n_emitted)
-        if company == ALONE:  # other passes say nothing of what the smallest ones take
-            self._costs.observe(len(outcome.tree) + 1, timings.verify_ms)
+        self._count_pass(timings.company, n_emitted, len(outcome.tree) + 1, timings.verify_ms)
         accepted = set(path)
         tested = set()
         for i in (ROOT, *path):

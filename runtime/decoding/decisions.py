@@ -44,7 +44,8 @@ class DecisionLog:
 
     def add(self, decision: Decision, n_accepted: int, ms: float) -> None:
         """Takes in a round that accepted ``n_accepted`` drafted tokens in ``ms``."""
-        tally = self.tallies.setdefault(decision.kind, _Tally())
+        if (tally := self.tallies.get(kind := decision.kind)) is None:
+            tally = self.tallies[kind] = _Tally()
         tally.n_rounds += 1
         tally.n_nodes += decision.n_nodes
         tally.n_tokens += 1 + n_accepted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgedec.runtime.decoding.strategy import (
-    TARGET,
+    ONE_TARGET,
     DecodeState,
     Decoding,
     DecodingStrategy,
@@ -12,10 +12,10 @@ from edgedec.runtime.decoding.strategy import (
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.prefill import HiddenStates
+from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.token_tree import TokenTree
 
 _ONLY_ROW = (0,)
-_ORIGINS = (TARGET,)
 
 
 class Plain(DecodingStrategy):
@@ -40,12 +40,18 @@ class PlainDecoding(Decoding):
         state = self._state
         rows = state.take_rows()
         if rows is None:
-            anchor = TokenTree((state.tokens[-1],), (-1,))
-            rows = yield Pass(state.sequence, anchor, _ONLY_ROW, with_logits=state.needs_logits)
-            state.sequence.commit(_ONLY_ROW)
-            state.stats.n_passes += 1
-            state.stats.n_pass_tokens += 1
-        return StepResult((state.pick_from(rows, 0, noise),), _ORIGINS)
+            rows = yield from plain_pass(state)
+        return StepResult((state.pick_from(rows, 0, noise),), ONE_TARGET)
 
     def end(self) -> None:
         """Nothing to rewind: only emitted tokens are committed."""
+
+
+def plain_pass(state: DecodeState) -> Passes[Rows]:
+    """Returns the row after the newest token, which is kept in the KV cache."""
+    anchor = TokenTree((state.tokens[-1],), (-1,))
+    rows = yield Pass(state.sequence, anchor, _ONLY_ROW, with_logits=state.needs_logits)
+    state.sequence.commit(_ONLY_ROW)
+    state.stats.n_passes += 1
+    state.stats.n_pass_tokens += 1
+    return rows

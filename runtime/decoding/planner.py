@@ -29,7 +29,7 @@ from edgedec.runtime.drafting.guarded import (
     failures,
 )
 from edgedec.runtime.sequences.passes import Passes
-from edgedec.runtime.sequences.rows import ALONE, Company
+from edgedec.runtime.sequences.rows import ALONE, Company, Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 
@@ -61,6 +61,15 @@ class Planning(ABC):
     def wants_mtp(self) -> bool:
         """Whether the next pass shall give what light heads in the model's graph say."""
         return True
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether nothing is drafted in the next round: a step of plain decoding will do."""
+        return False
+
+    def rested(self, rows: Rows) -> None:
+        """Learns from such a step, whose pass gave ``rows``."""
+        return
 
     @abstractmethod
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edgedec.runtime.decoding.plain import plain_pass
 from edgedec.runtime.decoding.planner import Planner, Planning, RoundTimings
 from edgedec.runtime.decoding.strategy import (
+    ONE_TARGET,
     TARGET,
     DecodeState,
     Decoding,
@@ -88,6 +90,8 @@ class SpeculativeDecoding(Decoding):
     def step(self, noise: Noise) -> Passes[StepResult]:
         """Returns the tokens of a round; of the first step, the token that prefill gave."""
         state = self._state
+        if self._planning.is_resting:
+            return (yield from self._rest(noise))
         context = DraftContext(
             state.tokens,
             state.n_prompt,
@@ -130,6 +134,13 @@ class SpeculativeDecoding(Decoding):
         if why_not := self._method.no_overlap:
             lines.append(f"overlap: off, {why_not}")
         return lines
+
+    def _rest(self, noise: Noise) -> Passes[StepResult]:
+        """Returns the token of a step in which nothing is drafted."""
+        rows = yield from plain_pass(self._state)
+        self._state.stats.verify_ms += rows.ms
+        self._planning.rested(rows)
+        return StepResult((self._state.pick_from(rows, 0, noise),), ONE_TARGET)
 
     def _propose(self, context: DraftContext) -> Passes[DraftTree]:
         """Returns the tree to verify; empty when only one more token fits."""

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 TARGET = "target"
 """Origin of tokens that no drafter proposed."""
 
+ONE_TARGET = (TARGET,)
+"""Origins of a step that gives one such token."""
+
 
 @dataclass
 class DecodeState:

@@ -115,7 +115,10 @@ class Drafting(Protocol):
         """Returns a tree within ``budget``, empty when there is nothing worth proposing."""
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
-        """Learns from a round; ``context`` is that of before the round."""
+        """Learns from a round; ``context`` is that of before the round.
+
+        Rounds may go by of which it learns nothing.
+        """
 
     def end(self, tokens: Sequence[int]) -> None:
         """The output ended with exactly ``tokens`` (prompt included): forget all beyond.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from edgedec.runtime.drafting.drafter import (
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Passes, run_passes
 from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 from ..conftest import ToySession
@@ -134,7 +135,12 @@ STEEP = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 160.0}
 
 def run(controller: Controller, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
     """Plays rounds over TEXT; returns drafted nodes per round and tokens per millisecond."""
-    return play(controller.begin(DraftPrompt(TEXT[:10]), ToySession(1)), costs, n_rounds)
+    return play(begin(controller), costs, n_rounds)
+
+
+def begin(controller: Controller, clock: Callable[[], float] = lambda: 0.0) -> Planning:
+    """Begins an output; drafters take no time, but by another clock."""
+    return controller.begin(DraftPrompt(TEXT[:10]), ToySession(1), clock)
 
 
 def play(planning: Planning, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
@@ -143,6 +149,12 @@ def play(planning: Planning, costs: dict[int, float], n_rounds: int) -> tuple[li
     sizes, ms = [], 0.0
     truth = CostTable(dict(costs))
     for _ in range(n_rounds):
+        if planning.is_resting:
+            planning.rested(Rows(np.zeros((1, 8), np.float32), ms=truth.ms(1)))
+            tokens = TEXT[: len(tokens) + 1]
+            sizes.append(0)
+            ms += truth.ms(1)
+            continue
         context = DraftContext(tokens, 10, SamplingConfig(), Noise(0))
         tree = run_passes(planning.propose(context, Budget(n_nodes=100, depth=100)))
         path = tree.matching(TEXT[len(tokens) :])

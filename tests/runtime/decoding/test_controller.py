@@ -14,7 +14,6 @@ from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
     DraftContext,
-    DraftPrompt,
     RoundOutcome,
 )
 from edgedec.runtime.sampling.noise import Noise
@@ -23,7 +22,7 @@ from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import ALONE, Company
 
 from ..conftest import ToySession
-from .oracles import FLAT, STEEP, TEXT, KnownCosts, Oracle, make, play, run
+from .oracles import FLAT, STEEP, TEXT, KnownCosts, Oracle, begin, make, play, run
 
 
 def test_nothing_to_propose_is_plain_decoding() -> None:
@@ -90,7 +89,7 @@ def test_a_drafter_that_becomes_right_is_used_again_without_having_been_verified
 
 def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:
     controller = make([Oracle(1.0, 0.9)], FLAT)
-    planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    planning = begin(controller)
     assert planning.explain() == []
     play(planning, FLAT, 20)
     (line,) = planning.explain()
@@ -106,7 +105,7 @@ def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:
 def test_others_are_asked_while_a_drafter_that_lost_rests() -> None:
     wrong, right = Oracle(0.0, 0.9, 1, "wrong"), Oracle(1.0, 0.9, 4, "right")
     controller = make([wrong, right], FLAT)
-    planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    planning = begin(controller)
     play(planning, FLAT, 60)
     assert right.n_asked == 60
     assert wrong.n_asked < 60
@@ -162,7 +161,7 @@ def test_drafters_learn_of_the_rows_that_were_computed() -> None:
         def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
             told.append(outcome)
 
-    planning = Controller([Forked()], KnownCosts(FLAT)).begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    planning = begin(Controller([Forked()], KnownCosts(FLAT)))
     context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
     tree = run_passes(planning.propose(context, Budget(n_nodes=100, depth=100)))
     right = tree.matching(TEXT[10:])
@@ -213,11 +212,11 @@ def test_heads_in_the_model_are_left_out_where_their_own_drafts_do_not_come_true
 ) -> None:
     free = [Oracle(right, 0.9, 4, name)]
     controller = Controller(free, KnownCosts(FLAT), mtp_share=0.1)
-    planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    planning = begin(controller)
     assert planning.wants_mtp
     play(planning, FLAT, 14)
     assert planning.wants_mtp == is_asking
-    without = Controller(free, KnownCosts(FLAT)).begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    without = begin(Controller(free, KnownCosts(FLAT)))
     assert not without.wants_mtp
 
 
@@ -226,7 +225,7 @@ def test_among_others_a_draft_has_to_pay_for_what_it_adds_to_their_pass() -> Non
 
     def drafted(company: Company) -> int:
         controller = make([Oracle(1.0, 0.2, 1)], FLAT)
-        planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+        planning = begin(controller)
         timings = RoundTimings(0.0, 10.0, company)
         outcome = RoundOutcome(DraftTree(), (), TEXT[10:11], RowStats.of(np.zeros((1, 5))), {})
         for _ in range(20):
@@ -241,7 +240,7 @@ def test_among_others_a_draft_has_to_pay_for_what_it_adds_to_their_pass() -> Non
 
 def test_what_others_share_does_not_change_what_passes_cost_alone() -> None:
     controller = make([], FLAT)
-    planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    planning = begin(controller)
     play(planning, FLAT, 1)
     assert controller.costs.is_measuring("target") is False
     timings = RoundTimings(0.0, 100.0, Company(3, 12))
