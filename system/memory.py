@@ -7,6 +7,7 @@ import mmap
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 from edgedec.system import _linux, _windows
@@ -55,9 +56,12 @@ def discard_pages(address: int, n_bytes: int) -> None:
     first, stop = -(-address // mmap.PAGESIZE), (address + n_bytes) // mmap.PAGESIZE
     if sys.platform == "linux" and first < stop:
         start, length = first * mmap.PAGESIZE, (stop - first) * mmap.PAGESIZE
-        ctypes.CDLL(None).madvise(
-            ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED
-        )
+        _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def release_pages(mapped: mmap.mmap) -> None:

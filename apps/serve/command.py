@@ -84,6 +84,14 @@ def serve(
     threads: options.Threads = None,
     context: options.Context = None,
     prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB,
+    sessions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Save conversations in FOLDER when the server ends, so that the next one "
+            "continues them (default: the user's cache folder).",
+        ),
+    ] = None,
     debug: options.Debug = False,
 ) -> None:
     """Serve models over HTTP to other programs.
@@ -108,6 +116,7 @@ def serve(
         from edgedec.apps.serve.shelf import Shelf
     from edgedec.runtime.opening.load import load
     from edgedec.runtime.opening.options import EngineOptions
+    from edgedec.runtime.sequences.prefix_files import private_folder
 
     settings = ServerSettings(
         host=host,
@@ -120,7 +129,13 @@ def serve(
         max_new_tokens=max_new_tokens,
         max_open=max_open,
     )
-    loading = EngineOptions(threads=threads, context=context, prefix_disk_mb=prefix_disk)
+    if sessions is not None:
+        if not prefix_disk:
+            raise ConfigError("--prefix-disk 0 saves nothing: leave out --sessions, or allow more")
+        private_folder(sessions)
+    loading = EngineOptions(
+        threads=threads, context=context, prefix_disk_mb=prefix_disk, prefix_folder=sessions
+    )
 
     def open_bundle(bundle: Path) -> Engine:
         return load(bundle, loading)

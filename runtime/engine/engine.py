@@ -73,7 +73,7 @@ class Engine:
         self._loaded: LoadedModel | None = loaded
         self._strategy = strategy
         self._methods = Methods(loaded.parts, loaded.default_method)
-        self._scheduler = Scheduler()
+        self._scheduler = Scheduler(loaded.memory.tidy)
         self._prompts = PromptsRead()
         self._streams: WeakSet[Stream] = WeakSet()
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers

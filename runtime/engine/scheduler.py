@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -110,7 +110,9 @@ class Scheduler:
     The main thread runs no steps of others, for an interrupt may come there at any moment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, between: Callable[[], None] = lambda: None) -> None:
+        """between: called behind each pass, for small work that has to be done some time."""
+        self._between = between
         self._mutex = threading.RLock()
         self._waiting: deque[tuple[int, threading.Event]] = deque()
         self._holder: int | None = None  # thread that has the lock
@@ -213,6 +215,7 @@ class Scheduler:
             only = self._ready.pop()
             only.compute()
             self._runnable.append(only)
+            self._between()
         else:
             self._compute(own)
 
@@ -321,6 +324,7 @@ class Scheduler:
         for job, outcome in zip(chosen, outcomes, strict=True):
             job.take(outcome)
             self._runnable.append(job)
+        self._between()
 
     def _take(self, clock: BusyClock | None = None) -> None:
         own = threading.get_ident()

@@ -206,8 +206,11 @@ def _prefix_files(options: EngineOptions) -> PrefixFiles | None:
         return None
     import platformdirs
 
-    from edgedec.runtime.sequences.prefix_files import PrefixFiles
+    from edgedec.runtime.sequences.prefix_files import PrefixFiles, private_folder
 
+    if options.prefix_folder is not None:
+        folder = private_folder(Path(options.prefix_folder))
+        return PrefixFiles(folder, options.prefix_disk_mb * 10**6)
     folder = Path(platformdirs.user_cache_dir("edgedec")) / "prefixes"
     return PrefixFiles(folder, options.prefix_disk_mb * 10**6)
 

@@ -27,9 +27,11 @@ class EngineOptions:
     prefix_cache_mb: most memory for what earlier prompts left, so that prompts that take turns are
         not computed anew; 0 for none. Nothing is copied before another prompt comes.
         Units: 10**6 bytes.
-    prefix_disk_mb: most bytes of the disk for beginnings of texts, in the user's cache folder, so
-        that the next start or another process need not compute them; 0 for none. They are written
-        when the engine is closed; their owner alone may read them. Units: 10**6 bytes.
+    prefix_disk_mb: most bytes of the disk for beginnings of texts, so that the next start or
+        another process need not compute them; 0 for none. They are written when the engine is
+        closed; their owner alone may read them. Units: 10**6 bytes.
+    prefix_folder: where these lie; in the user's cache folder when None. It is made if missing, and
+        must be the user's alone.
     affinity: the processors that threads stay on, one for each; the first is for the thread that
         calls, and only while the model computes. Wherever the system puts them when None.
     store: file of the n-gram store that the methods ``store`` and ``auto`` draft from; made if
@@ -50,6 +52,7 @@ class EngineOptions:
     draft_threads: int | None = None
     prefix_cache_mb: int = 256
     prefix_disk_mb: int = 0
+    prefix_folder: str | Path | None = None
     affinity: Sequence[int] | None = None
     store: str | Path | None = None
     is_store_growing: bool = True
@@ -72,8 +75,9 @@ class EngineOptions:
                 )
         if not isinstance(self.draft, bool):
             checked_path("draft", self.draft)
-        if self.store is not None:
-            checked_path("store", self.store)
+        for name in ("store", "prefix_folder"):
+            if (path := getattr(self, name)) is not None:
+                checked_path(name, path)
         for name in ("provider", "draft_provider"):
             _check_place("provider", name, getattr(self, name))
         for name in ("device", "draft_device"):

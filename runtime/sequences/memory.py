@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.runtime.sequences.model import Model
-from edgedec.runtime.sequences.pool import SequencePool
+from edgedec.runtime.sequences.pool import WORTH_KEEPING, SequencePool
 from edgedec.runtime.sequences.prefix_cache import PrefixCache
 from edgedec.runtime.sequences.sequence import TokenSequence
-from edgedec.runtime.sequences.state import Layout, SessionState, cut
+from edgedec.runtime.sequences.state import TOKEN_AXIS, Layout, SessionState, cut
 from edgedec.runtime.text.common_prefix import common_prefix
 
 if TYPE_CHECKING:
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
 TARGET, DRAFT = "target", "draft"
 
-_WORTH_KEEPING = 16
-"""Tokens that are sooner computed anew than looked after."""
+_ROWS_AT_ONCE = 32
+"""Rows that are copied between two passes: so many take less than a pass."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class SessionMemory:
 
     def open(self, role: str, model: Model, context: int) -> SequencePool:
         """Returns the pool of the model of ``role``, which has the state loaded for it."""
-        pool = SequencePool(model, context, lambda dropped: self._remember(role, dropped, 0))
+        pool = SequencePool(model, context, partial(self._remember_by_steps, role))
         self._pools[role] = pool
         state = self._waiting.pop(role, None)
         if state is not None and state.layout == (sequence := pool.take_idle()).layout:
@@ -120,10 +122,28 @@ class SessionMemory:
                 self._write(role, sequence)
             for group in tuple(self._groups.get(role, ())):
                 for text in tuple(self.prefix_cache.texts(_key(role, group))):
-                    sequence = pool.take(text, group)
-                    self.recall(role, sequence, [*text, 0])
-                    self._write(role, sequence)
-                    pool.give_back(sequence)
+                    self._write_remembered(role, group, text)
+
+    def tidy(self) -> None:
+        """Takes a step of what is left to do for texts that are over; called between passes."""
+        for pool in self._pools.values():
+            pool.tidy()
+
+    def _write_remembered(self, role: str, group: str, text: Sequence[int]) -> None:
+        """Writes a text that the prefix cache knows."""
+        assert self._files is not None
+        pool = self._pools[role]
+        if not self._known[role].config.look_back:
+            layout = pool.latest.layout
+            pieces = self.prefix_cache.find(_key(role, group), text, layout)
+            if pieces:
+                rows_of = partial(_rows_of_pieces, pieces)
+                self._files.insert(self._expected(role, layout), group, text, rows_of)
+            return
+        sequence = pool.take(text, group)  # only there windows have what passes look at
+        self.recall(role, sequence, [*text, 0])
+        self._write(role, sequence)
+        pool.give_back(sequence)
 
     def _write(self, role: str, sequence: TokenSequence) -> None:
         assert self._files is not None
@@ -213,13 +233,28 @@ class SessionMemory:
 
         Checkpoints come with it: prompts that part from it later go on from there.
         """
-        if sequence.n_tokens - n_kept < _WORTH_KEEPING or self.prefix_cache.max_bytes == 0:
+        if sequence.n_tokens - n_kept < WORTH_KEEPING or self.prefix_cache.max_bytes == 0:
             return
         key = _key(role, sequence.group)
         self._groups.setdefault(role, set()).add(sequence.group)
         for n_tokens in (*sequence.state.checkpoints, sequence.resting(sequence.n_tokens)):
             tokens, look_back = sequence.tokens[:n_tokens], sequence.look_back
             self.prefix_cache.insert(key, tokens, sequence.snapshot, look_back)
+
+    def _remember_by_steps(self, role: str, sequence: TokenSequence) -> Iterator[None]:
+        """As `_remember`, of all that a sequence holds, a few rows at each step."""
+        if sequence.look_back or any(sequence.state.checkpoints):
+            self._remember(role, sequence, 0)
+            return
+        n_tokens = sequence.resting(sequence.n_tokens)
+        if n_tokens < WORTH_KEEPING or self.prefix_cache.max_bytes == 0:
+            return
+        self._groups.setdefault(role, set()).add(sequence.group)
+        key = _key(role, sequence.group)
+        for stop in range(_ROWS_AT_ONCE, n_tokens + _ROWS_AT_ONCE, _ROWS_AT_ONCE):
+            tokens = sequence.tokens[: min(stop, n_tokens)]
+            self.prefix_cache.insert(key, tokens, sequence.snapshot)
+            yield
 
     def _layout(self, role: str) -> Layout | None:
         """Returns the layout of a model's rows; None while it is not open."""
@@ -253,6 +288,17 @@ def _rows_of(sequence: TokenSequence, n_tokens: int, stop: int, start: int) -> S
     whole = sequence.snapshot(n_tokens, start)
     rows = cut(whole.kv_rows, n_tokens - start, 0, stop - start)
     return SessionState(whole.tokens[:stop], start, rows)
+
+
+def _rows_of_pieces(pieces: Sequence[SessionState], stop: int, start: int) -> SessionState:
+    """Returns rows of tokens ``start`` to ``stop`` of a text that ``pieces`` make up."""
+    parts = [
+        cut(piece.kv_rows, n, max(0, start - piece.start), min(n, stop - piece.start))
+        for piece in pieces
+        if piece.start < stop and start < piece.start + (n := len(piece.tokens) - piece.start)
+    ]
+    rows = {name: np.concatenate([part[name] for part in parts], TOKEN_AXIS) for name in parts[0]}
+    return SessionState(pieces[-1].tokens[:stop], start, rows)
 
 
 def _behind(pieces: Sequence[SessionState], n_tokens: int) -> list[SessionState]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgedec.models.errors import SessionError
+from edgedec.models.errors import ConfigError, SessionError
 from edgedec.models.installation import distribution_version
 from edgedec.runtime.sequences.state import SessionState, can_follow
 from edgedec.system.files import is_private_folder
@@ -28,6 +28,24 @@ if TYPE_CHECKING:  # imported where a block is read or written: a short run has 
 
 BLOCK = 64
 _ROLE, _SUFFIX = "target", ".kv"
+
+
+def private_folder(path: Path) -> Path:
+    """Returns ``path``, a folder for `PrefixFiles`; makes it if it is missing.
+
+    Raises:
+        ConfigError: It cannot be made, or others than its owner may look into it.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {path}: {error.strerror}") from None
+    if not is_private_folder(path):
+        raise ConfigError(
+            f"others may look into {path}, which is to hold texts: take the right from them "
+            "(chmod 700), or name a folder of your own"
+        )
+    return path
 
 
 class PrefixFiles:

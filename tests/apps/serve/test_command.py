@@ -72,6 +72,51 @@ def test_it_says_where_it_is(program: Program) -> None:
     assert connection.getresponse().status == 200
 
 
+def test_conversations_are_saved_when_it_ends_and_continued_by_the_next(
+    smollm2_bundle: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sessions"
+    messages = [{"role": "user", "content": "Count from one to forty. " * 12}]
+
+    def answer(messages: list[dict[str, str]]) -> tuple[str, int]:
+        program = Program(smollm2_bundle, "--sessions", folder)
+        connection = program.connection()
+        body = {"messages": messages, "max_tokens": 24, "temperature": 0}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body))
+        found = json.loads(connection.getresponse().read())
+        assert program.end(signal.SIGTERM) == (143, "")
+        text: str = found["choices"][0]["message"]["content"]
+        return text, found["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    text, n_cached = answer(messages)
+    assert n_cached == 0
+    assert folder.stat().st_mode & 0o077 == 0
+    messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Go on."}]
+    again, n_cached = answer(messages)
+    assert n_cached >= 64
+    for path in folder.iterdir():
+        path.unlink()
+    assert answer(messages) == (again, 0)
+
+
+def test_a_folder_of_sessions_that_others_may_read(smollm2_bundle: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    code = "from edgedec.apps.cli import main; main()"
+    command = [sys.executable, "-c", code, "serve", smollm2_bundle, "--sessions"]
+    found = subprocess.run([*command, tmp_path], capture_output=True, text=True, timeout=60)
+    assert found.returncode == 1
+    assert "others may look into" in found.stderr
+    found = subprocess.run(
+        [*command, tmp_path, "--prefix-disk", "0"], capture_output=True, text=True, timeout=60
+    )
+    assert "leave out --sessions" in found.stderr
+    (tmp_path / "file").touch()
+    found = subprocess.run(
+        [*command, tmp_path / "file" / "x"], capture_output=True, text=True, timeout=60
+    )
+    assert "cannot make the folder" in found.stderr
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it(program: Program, number: int, code: int) -> None:
     assert program.end(number) == (code, "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -58,23 +58,73 @@ def test_new_ones_while_others_are_lent(model: ToyModel) -> None:
     assert pool.take(()) not in (first, second, third)
 
 
-def test_beyond_two_idle_the_oldest_goes(model: ToyModel) -> None:
-    dropped: list[tuple[TokenSequence, list[int], bool]] = []
-    pool = SequencePool(model, CONTEXT, lambda s: dropped.append((s, list(s.tokens), s.is_closed)))
+def steps_of(dropped: list[list[int]]) -> Callable[[TokenSequence], Iterator[None]]:
+    """Returns what drops a sequence in two steps, and notes its text, or -1 if it is closed."""
+
+    def drop(sequence: TokenSequence) -> Iterator[None]:
+        dropped.append([*sequence.tokens] if not sequence.is_closed else [-1])
+        yield
+
+    return drop
+
+
+def test_beyond_two_idle_the_oldest_goes_step_by_step(model: ToyModel) -> None:
+    dropped: list[list[int]] = []
+    pool = SequencePool(model, CONTEXT, steps_of(dropped))
     lent = [pool.take(()) for _ in range(4)]
     for i, sequence in enumerate(lent):
         sequence.restore(toy_state((i, i), 0))
-    for sequence in (lent[2], lent[0]):
+    for sequence in (lent[2], lent[0], lent[3]):
         pool.give_back(sequence)
     assert dropped == []
-    pool.give_back(lent[3])
-    assert dropped == [(lent[2], [2, 2], False)]  # still whole when it is looked at
+    assert pool.find((2, 2, 5), but=lent[1]) == (lent[2], 2)  # others may still share its text
+    pool.tidy()
+    assert dropped == [[2, 2]]  # still whole when it is looked at
+    assert not lent[2].is_closed
+    pool.tidy()
     assert lent[2].is_closed
     pool.give_back(lent[1])
-    assert [sequence for sequence, _, _ in dropped] == [lent[2], lent[0]]
+    for _ in range(3):
+        pool.tidy()
+    assert dropped == [[2, 2], [0, 0]]
     assert {pool.take(()), pool.take(())} == {lent[1], lent[3]}
     assert not lent[1].is_closed
     assert not lent[3].is_closed
+
+
+def test_the_fifth_that_goes_has_the_first_go_at_once(model: ToyModel) -> None:
+    dropped: list[list[int]] = []
+    pool = SequencePool(model, CONTEXT, steps_of(dropped))
+    lent = [pool.take(()) for _ in range(8)]
+    for i, sequence in enumerate(lent):
+        sequence.restore(toy_state((i, i), 0))
+    for sequence in lent:
+        pool.give_back(sequence)
+    assert dropped == [[0, 0], [1, 1]]
+    assert [sequence.is_closed for sequence in lent] == [True, True] + 6 * [False]
+    pool.close()
+    assert all(sequence.is_closed for sequence in lent)
+
+
+def test_a_long_text_is_not_overwritten_while_others_write(model: ToyModel) -> None:
+    text = tuple(range(1, 21))
+    dropped: list[list[int]] = []
+    pool = SequencePool(model, CONTEXT, steps_of(dropped))
+    first, second = pool.take(()), pool.take(())
+    first.restore(toy_state(text, 0))
+    pool.give_back(first)
+    third = pool.take((9, 9))
+    assert third not in (first, second)
+    assert pool.find(text, but=third) == (first, 20)
+    for _ in range(2):
+        pool.tidy()
+    assert dropped == [[*text]]
+    assert first.is_closed
+    second.restore(toy_state(text, 0))
+    for sequence in (second, third):
+        pool.give_back(sequence)
+    pool.take((9, 9))
+    assert pool.take((*text[:10], 9)) is second  # few tokens are lost
 
 
 def test_given_back_twice_is_given_back_once(model: ToyModel) -> None:
