@@ -122,7 +122,7 @@ def _methods(manifest: BundleManifest) -> list[str]:
     }
     if manifest.head is not None:
         there[NEEDS[manifest.head.kind]] = True
-        there[Need.MTP] = manifest.head.joined is not None
+        there[Need.MTP] = there.get(Need.MTP) or manifest.head.joined is not None
     for name in drafter_names():
         need = find_drafter(name).need
         names.append(name if need is None or there.get(need) else f"{name} (with {need.option})")

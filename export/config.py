@@ -105,7 +105,8 @@ class ExportConfig:
     lora: folders of adapters to merge, with their weights.
     exit: early exits of the target model.
     head: file of a draft head for the target model.
-    has_brought_head: the head that ships with edgedec is added if there is one that fits.
+    has_brought_head: the head that ships with edgedec, or the layer for drafting that the
+        checkpoint has, is added if there is one that fits.
     triple: processor and system that the bundle is for, and brings kernels for; any machine,
         without kernels, when None.
     soc: Qualcomm's system on a chip that the bundle is for.
@@ -159,6 +160,13 @@ class ExportConfig:
         """The machine whose kernels the bundle brings; None without kernels of its own."""
         brings = find_graph_kind(self.compiler_of(TARGET_MODEL)).brings_kernels
         return self.triple if brings else None
+
+    @property
+    def takes_draft_layer(self) -> bool:
+        """Whether the target model gets the layer for drafting that its checkpoint may have."""
+        is_usual = (self.device_target, self.compiler or "fused") == ("cpu", "fused")
+        is_free = self.chosen_head is None and self.exit is None
+        return is_usual and is_free and self.has_brought_head
 
     @property
     def chosen_head(self) -> Path | None:

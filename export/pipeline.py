@@ -15,6 +15,7 @@ from edgedec.export.config import ExportConfig
 from edgedec.export.heads.attached import attach_head
 from edgedec.export.heads.exits import add_exit
 from edgedec.export.heads.head_file import read_head_file
+from edgedec.export.heads.published import attach_draft_layer
 from edgedec.export.phases.cross_kernels import add_kernels, check_tools
 from edgedec.export.phases.model_export import ModelExport, Phases
 from edgedec.export.phases.optimum_model import OptimumModel, emit_with_optimum, find_recipeless
@@ -43,6 +44,7 @@ FIRST_DRAFT_PHASES: Phases = (
 
 EXIT_PHASES: Phases = (("end early", add_exit),)
 HEAD_PHASES: Phases = (("attach head", attach_head),)
+DRAFT_LAYER_PHASES: Phases = (("attach draft layer", attach_draft_layer),)
 
 OPTIMUM_PHASES: Phases = (("emit with optimum", emit_with_optimum),)
 """For families without a recipe: optimum writes the whole graph and verifies it."""
@@ -113,7 +115,10 @@ def _open_target(config: ExportConfig) -> _Making:
         return _Making(make_optimum, FIRST_PHASES[:1], OPTIMUM_PHASES)
     exits = config.exit
     head = read_head_file(config.chosen_head) if config.chosen_head else None
+    has_layer = config.takes_draft_layer and source.has_draft_layer
     layers = (*config.hidden_layers, *(exits.layers if exits else ()))
+    if has_layer:
+        layers = (*layers, source.config.n_layers)
     make = partial(
         RecipeModel,
         kind=TARGET_MODEL,
@@ -123,8 +128,10 @@ def _open_target(config: ExportConfig) -> _Making:
         quantization=config.quantization,
         hidden_layers=tuple(sorted({*layers, *(head.facts.hidden_layers if head else ())})),
         head_file=head,
+        draft_layer=source if has_layer else None,
     )
-    return _Making(make, FIRST_PHASES, (*_phases(config, TARGET_MODEL), *_last_phases(config)))
+    more = (*(DRAFT_LAYER_PHASES if has_layer else ()), *_last_phases(config))
+    return _Making(make, FIRST_PHASES, (*_phases(config, TARGET_MODEL), *more))
 
 
 def _phases(config: ExportConfig, kind: str) -> Phases:

@@ -8,10 +8,15 @@ Heads of the kinds `EXIT` and `ADAPTER` end the model early: the features of row
 state of token t behind the first layers. `EXIT` is the model's own norm and some rows of its LM
 head, one for all exits; `ADAPTER` has a decoder layer before them, trained for one exit.
 
+`MTP_LAYER` is a layer that the model's publisher trained for drafting. Its rows read as those of
+`EAGLE` do: the last layer's hidden states behind the model's final norm, else the head's own
+outputs. Its LM head is the model's.
+
 Source: EAGLE (Li et al., 2024) for the shift by one and the head's own outputs as features, EAGLE-3
 (Li et al., 2025) for features of several layers; Medusa (Cai et al., 2024), Hydra (Ankner et al.,
 2024), whose residual blocks are gated MLPs here; LayerSkip (Elhoushi et al., 2024) for exits,
-Kangaroo (Liu et al., 2024) for their adapters.
+Kangaroo (Liu et al., 2024) for their adapters; vllm-project/vllm ``qwen3_next_mtp.py``
+(Apache-2.0) for what `MTP_LAYER` computes.
 """
 
 from __future__ import annotations
@@ -33,24 +38,26 @@ from edgedec.models.blocks import (
     mlp_half,
 )
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import ConfigError
+from edgedec.models.errors import ConfigError, UnsupportedModelError
 from edgedec.models.fields import Fields
 from edgedec.models.hidden_states import normed
 from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry, read_model_entry
+from edgedec.models.recurrence import Recurrence
 
 EAGLE, HYDRA, MEDUSA, EXIT, ADAPTER = "eagle", "hydra", "medusa", "exit", "adapter"
+MTP_LAYER = "mtp"
 DRAFT_HEADS = (EAGLE, HYDRA, MEDUSA)
-"""Kinds of heads that go on from the end of the model."""
+"""Kinds of heads that are trained to go on from the end of the model."""
 
 LIGHT_HEADS = (HYDRA, MEDUSA)
 """Those that are one light head for each token that is drafted."""
 
-HEAD_KINDS = (*DRAFT_HEADS, EXIT, ADAPTER)
+HEAD_KINDS = (*DRAFT_HEADS, EXIT, ADAPTER, MTP_LAYER)
 """Kinds of the entries below."""
 
 OUTPUT = 1
-"""Layer under which a head's graph returns what its next rows read: what `EAGLE` made of a row, the
-normed embeddings of `HYDRA`."""
+"""Layer under which a head's graph returns what its next rows read: what `EAGLE` or `MTP_LAYER`
+made of a row, the normed embeddings of `HYDRA`."""
 
 FILE_SCHEMES = ("int8", "int4")
 """How heads in files by themselves may be quantised."""
@@ -61,6 +68,9 @@ OF_MODEL = ("embed_tokens.weight", "lm_head.weight")
 INPUT, TOKEN_NORM = "input_proj.weight", "token_norm.weight"
 """Weights of a head that a decoder layer has not: what makes its residual stream, and the norm of
 embeddings before that."""
+
+STATE_NORM, MODEL_NORM = "state_norm.weight", "model_norm.weight"
+"""Of `MTP_LAYER`: the norm of what it reads beside the token, and the model's final norm."""
 
 T = TypeVar("T")
 Float32 = npt.NDArray[np.float32]
@@ -77,8 +87,9 @@ class HeadEntry:
     whose hidden states are its features; of an exit those it can follow, one or the other. corpus:
     what it was trained on. n_tokens: of it. held_out: share of the model's own choices, in text it
     was not trained on, that the head finds: for the next token, for the one after if that was
-    found, and so on. Exits without an adapter were trained on nothing. joined: the target model
-    once more, in a graph that has light heads inside; None of other kinds.
+    found, and so on. Exits without an adapter were trained on nothing, and of what a publisher
+    trained nothing is stated. joined: the target model once more, in a graph that has light heads
+    inside; None of other kinds.
     """
 
     kind: str
@@ -114,7 +125,7 @@ class HeadEntry:
                 f"the draft head is {self.head.config.hidden_size} wide, the model "
                 f"{config.hidden_size}: {again}"
             )
-        is_exit, exits = self.kind not in DRAFT_HEADS, self.hidden_layers
+        is_exit, exits = self.kind in (EXIT, ADAPTER), self.hidden_layers
         if is_exit and not (exits and exits[0] > 0 and exits[-1] < config.n_layers):
             raise ConfigError(
                 f"the head of early exits names no exit that a model of {config.n_layers} layers "
@@ -149,7 +160,7 @@ def read_head(name: str, fields: Fields) -> HeadEntry:
     head = read_model_entry(name, fields.table("head"))
     if head.kind != DRAFT_MODEL or not head.config.trimmed_head_size:
         fields.refuse_with("head", f"is a {head.kind} model, expected a draft with a trimmed head")
-    is_trained = kind != EXIT
+    is_trained = kind not in (EXIT, MTP_LAYER)
     return HeadEntry(
         kind=kind,
         model=fields.text("model"),
@@ -165,10 +176,11 @@ def read_head(name: str, fields: Fields) -> HeadEntry:
 def feature_width(config: ModelConfig, n_layers: int, kind: str = EAGLE, n_heads: int = 1) -> int:
     """Returns the numbers that a row of a head reads beside its token.
 
-    `EAGLE` reads hidden states of ``n_layers``, then its own; `HYDRA`, of ``n_heads``, the last
-    layer's, then the normed embeddings of the tokens behind that; the others one layer's.
+    `EAGLE` and `MTP_LAYER` read hidden states of ``n_layers``, then their own; `HYDRA`, of
+    ``n_heads``, the last layer's, then the normed embeddings of the tokens behind that; the others
+    one layer's.
     """
-    n_parts = {EAGLE: n_layers + 1, HYDRA: n_heads}
+    n_parts = {EAGLE: n_layers + 1, MTP_LAYER: n_layers + 1, HYDRA: n_heads}
     return n_parts.get(kind, 1) * config.hidden_size
 
 
@@ -180,8 +192,10 @@ def head_config(
     n_heads: how many light ones there are, each a layer as wide as the model.
 
     Raises:
-        ConfigError: The model's layers are mixtures of experts.
+        ConfigError: The model's layers are mixtures of experts, and the head is to be trained.
     """
+    if kind == MTP_LAYER:
+        return _mtp_config(config, n_logits)
     if config.n_experts:
         raise ConfigError("draft heads for mixtures of experts are not supported")
     layers = tuple(dataclasses.replace(layer, window=0) for layer in config.layers[-1:])
@@ -203,6 +217,18 @@ def head_config(
     )
 
 
+def _mtp_config(config: ModelConfig, n_logits: int) -> ModelConfig:
+    """Returns ``config`` with a single layer, one that has attention."""
+    return dataclasses.replace(
+        config,
+        n_layers=1,
+        layers=(config.layer(config.kv_layers[-1]),),
+        recurrence=Recurrence(),
+        is_head_tied=False,
+        trimmed_head_size=n_logits,
+    )
+
+
 def head_shapes(config: ModelConfig, width: int, kind: str = EAGLE) -> dict[str, tuple[int, ...]]:
     """Returns every weight of the head of this ``config``, with its shape (matrices [N, K])."""
     size, of_decoder = config.hidden_size, decoder_shapes(config)
@@ -213,6 +239,9 @@ def head_shapes(config: ModelConfig, width: int, kind: str = EAGLE) -> dict[str,
     if kind == ADAPTER:
         del of_decoder["embed_tokens.weight"]
         return of_decoder | {INPUT: (size, width)}
+    if kind == MTP_LAYER:
+        norms = dict.fromkeys((TOKEN_NORM, STATE_NORM, MODEL_NORM), (size,))
+        return of_decoder | norms | {INPUT: (size, 2 * size)}
     return of_decoder | {TOKEN_NORM: (size,), INPUT: (size, size + width)}
 
 
@@ -270,6 +299,10 @@ class HeadOps(Ops[T], Protocol[T]):
     def first(self, x: T, n: int) -> T:
         """Returns the first ``n`` numbers of each row of ``x``."""
 
+    def side_by_side(self, a: T, b: T) -> T:
+        """Returns each row of ``a`` with that of ``b`` behind it."""
+        raise UnsupportedModelError("layers for drafting are not trained here, only exported")
+
 
 def head_recipe(
     ops: HeadOps[T], config: ModelConfig, kind: str = EAGLE, heads: Sequence[int] | None = None
@@ -280,6 +313,8 @@ def head_recipe(
     """
     if kind == EAGLE:
         return _eagle(ops, config)
+    if kind == MTP_LAYER:
+        return _mtp_layer(ops, config)
     if kind in LIGHT_HEADS:
         return _light(ops, config, kind, range(config.n_layers) if heads is None else heads)
     x = ops.features()
@@ -293,6 +328,18 @@ def _eagle(ops: HeadOps[T], config: ModelConfig) -> T:
     """Returns the logits; notes the head's outputs."""
     token = ops.rms_norm(ops.embed("embed_tokens.weight"), TOKEN_NORM)
     x = ops.linear(ops.beside_features(token), INPUT)
+    x = mlp_half(ops, config, 0, attention_half(ops, config, 0, x))
+    x = ops.rms_norm(x, "norm.weight")
+    ops.hidden(x, OUTPUT)
+    return ops.linear(ops.select_rows(x), "lm_head.weight")
+
+
+def _mtp_layer(ops: HeadOps[T], config: ModelConfig) -> T:
+    """Returns the logits; notes the layer's outputs. One half of a row's features is zeros."""
+    of_model, own = ops.parts(ops.features(), 2)
+    state = ops.add(ops.scale_channels(of_model, MODEL_NORM), own)
+    token = ops.rms_norm(ops.embed("embed_tokens.weight"), TOKEN_NORM)
+    x = ops.linear(ops.side_by_side(token, ops.rms_norm(state, STATE_NORM)), INPUT)
     x = mlp_half(ops, config, 0, attention_half(ops, config, 0, x))
     x = ops.rms_norm(x, "norm.weight")
     ops.hidden(x, OUTPUT)

@@ -14,6 +14,9 @@ from edgedec.models.errors import CheckpointError
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import WeightSource
 
+DRAFT_LAYER = "mtp."
+"""What names of weights begin with that belong to a layer for drafting."""
+
 
 class Published(Protocol):
     """What a model's publisher states besides its weights."""
@@ -43,6 +46,10 @@ class Published(Protocol):
 
 class Checkpoint(Published, WeightSource, Protocol):
     """Weights with everything else a bundle needs from a published model."""
+
+    @property
+    def has_draft_layer(self) -> bool:
+        """Whether there are the weights of `draft_layer`, which lie below `DRAFT_LAYER`."""
 
     def stand_in(self, name: str) -> QuantFormat | None:
         """Returns the format that ``keep`` converts the matrix ``name`` to.
@@ -89,6 +96,11 @@ class EditedCheckpoint:
     def chat_template(self) -> str | None:
         """Returns the checkpoint's chat template."""
         return self._checkpoint.chat_template()
+
+    @property
+    def has_draft_layer(self) -> bool:
+        """Whether the checkpoint has a layer for drafting."""
+        return self._checkpoint.has_draft_layer
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""

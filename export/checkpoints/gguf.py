@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.export.checkpoints.draft_layer import find_draft_layer
 from edgedec.export.checkpoints.gguf_codes import TensorType
 from edgedec.export.checkpoints.gguf_header import GgufHeader
 from edgedec.export.checkpoints.gguf_parts import model_name, read_headers
@@ -72,10 +73,14 @@ class GgufCheckpoint:
             for shape, source in self._map.values():
                 if _without_ones(shapes.get(source.name, ())) == _without_ones(shape):
                     shapes[source.name] = shape  # files differ in axes of one entry
-            unread = {*ROPE_FACTOR_NAMES, *_draft_layers(shapes, fields, self.config.n_layers)}
+            drafting = _draft_layers(shapes, fields, self.config.n_layers)
+            unread = {*ROPE_FACTOR_NAMES, *drafting}
             unread |= unread_weights(self.config)
             self._check_folded()
             check_weights(self.config.family, self._map, shapes, frozenset(unread))
+            own = {name: shapes[name] for name in drafting}
+            self.has_draft_layer = bool(layer := find_draft_layer(self.config, own, is_gguf=True))
+            self._map |= layer
         except (ConfigError, CheckpointError) as error:
             raise CheckpointError(_prefixed(path, error)) from None
         except UnsupportedModelError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from edgedec.export.checkpoints.class_sizes import with_class_sizes
+from edgedec.export.checkpoints.draft_layer import find_draft_layer
 from edgedec.export.checkpoints.hub import PICKLES
 from edgedec.export.checkpoints.published import SAMPLING_KEYS, SpecialTokens, usable
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
@@ -49,6 +51,7 @@ _UNREAD_PARTS = {
 }  # fmt: skip
 """Parts of names of weights that change no logits of texts: for images and sounds, and for
 drafting."""
+_DRAFT_PART = "mtp."
 _STACKED_EXPERTS = {"qwen3_5_moe_text"}
 """Families whose publishers have the gates and up projections of all experts in one tensor."""
 _OUTER_KEYS = (
@@ -210,9 +213,10 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         super().__init__(folder, name)
         refuse_images(self._fields)
         family = find_family(self._fields.text("model_type"))
+        all_tensors = _read_all_tensors(folder)
         stored_tensors = {
             stored: tensor
-            for stored, tensor in _read_all_tensors(folder).items()
+            for stored, tensor in all_tensors.items()
             if _UNREAD_PARTS.isdisjoint(stored.split("."))
         }
         self._files = {id(tensor.file): tensor.file for tensor in stored_tensors.values()}
@@ -233,10 +237,23 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
                 ignorable.add("lm_head.weight")
             check_weights(self.config.family, self._map, shapes, frozenset(ignorable))
             self._check_floats()
+            self.has_draft_layer = self._add_draft_layer(all_tensors)
         except ConfigError as error:
             raise CheckpointError(f"{self.name}: {error}") from None
         except EdgedecError as error:
             raise type(error)(f"{self.name}: {error}") from None
+
+    def _add_draft_layer(self, stored: Mapping[str, StoredTensor]) -> bool:
+        """Adds the weights of the layer for drafting; returns whether they are there."""
+        own = {name: tensor for name, tensor in stored.items() if name.startswith(_DRAFT_PART)}
+        if self._fields.text("model_type") in _STACKED_EXPERTS:
+            own = with_single_experts(own)
+        shapes = {name: tensor.shape for name, tensor in own.items()}
+        layer = find_draft_layer(self.config, shapes, is_gguf=False)
+        if layer:
+            self._tensors |= own
+            self._map |= layer
+        return bool(layer)
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""

@@ -12,6 +12,7 @@ from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.graph import (
     SHARED,
     HeadWeight,
+    borrowed_of,
     emit_head,
     head_contract,
     own_matrices,
@@ -56,11 +57,12 @@ def head_model(
 def head_formats(
     target: ModelEntry, config: ModelConfig, width: int, kind: str, scheme: str
 ) -> dict[str, QuantFormat]:
-    """Returns the format of every matrix of a head; the embedding's is the target model's."""
+    """Returns the format of every matrix of a head; what it borrows has the target model's."""
     own = dict.fromkeys(own_matrices(config, width, kind), FORMATS[SCHEMES[scheme] or "f32"])
-    if SHARED not in head_shapes(config, width, kind):
-        return own
-    return own | {SHARED: target.format_of(SHARED)}
+    shapes, borrowed = head_shapes(config, width, kind), borrowed_of(kind, target.config)
+    return own | {
+        name: target.format_of(theirs) for name, theirs in borrowed.items() if name in shapes
+    }
 
 
 def write_head_files(
@@ -82,7 +84,8 @@ def write_head_files(
     formats = {name: FORMATS[fmt] for name, fmt in model.tensor_formats.items()}
     kv_format = model.contract.kv.format
     graph = emit_head(model.config, model.context, width, formats, kv_format, head.kind)
-    write_head(graph, model.config, weights, formats, parent, folder / model.graph)
+    borrowed = borrowed_of(head.kind, parent.entry.config)
+    write_head(graph, model.config, weights, formats, parent, folder / model.graph, borrowed)
     assert model.head_ids is not None
     write_head_ids(folder / model.head_ids, ids.astype(np.int32))
     if head.joined is not None:

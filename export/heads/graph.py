@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from edgedec.export.to_onnx.passes.fold_bias import fold_bias
 from edgedec.export.to_onnx.passes.fold_norm import fold_norm
 from edgedec.export.to_onnx.passes.fold_residual import fold_residual
 from edgedec.export.to_onnx.passes.fuse_attention import fuse_attention
+from edgedec.export.to_onnx.passes.fuse_experts import fuse_experts
 from edgedec.export.to_onnx.passes.fuse_gate import fuse_gate
 from edgedec.export.to_onnx.passes.fuse_head_norm import fuse_head_norm
 from edgedec.export.to_onnx.passes.merge_projections import merge_projections
@@ -31,11 +32,13 @@ from edgedec.export.to_onnx.passes.remove_unused import remove_unused
 from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
 from edgedec.export.weights_file import rope_names
 from edgedec.kernels import pack
+from edgedec.models.blocks import head_weight
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import (
     EAGLE,
     HYDRA,
     LIGHT_HEADS,
+    MTP_LAYER,
     OUTPUT,
     head_recipe,
     head_shapes,
@@ -50,6 +53,9 @@ HeadWeight = Float32 | PlainTensor
 
 SHARED = "embed_tokens.weight"
 """The weight that a head has from its model: the same bytes of the same file."""
+
+BORROWED = {SHARED: SHARED}
+"""Weights that a head has from its model -> what they are called there."""
 
 _PAGE_BYTES = 4096
 
@@ -68,6 +74,10 @@ class HeadEmitter(PortableEmitter):
     def beside_features(self, x: str) -> str:
         """Adds a Concat of the features."""
         return self._node("Concat", [x, FEATURES], "beside_features", axis=-1)
+
+    def side_by_side(self, a: str, b: str) -> str:
+        """Adds a Concat."""
+        return self._node("Concat", [a, b], f"{a}.side_by_side", axis=-1)
 
     def first(self, x: str, n: int) -> str:
         """Adds a Slice of the last axis."""
@@ -96,6 +106,7 @@ def emit_head(
     model = emitter.model()
     is_gated = kind in LIGHT_HEADS
     for run in (
+        partial(fuse_experts, config=config, formats=formats),
         partial(pack_matrices, formats=formats),
         fold_bias,
         merge_projections,
@@ -127,7 +138,7 @@ def head_contract(
         trees=True,
         gates=kind in LIGHT_HEADS,
         row_stats=True,
-        hidden=(OUTPUT,) if kind in (EAGLE, HYDRA) else (),
+        hidden=(OUTPUT,) if kind in (EAGLE, HYDRA, MTP_LAYER) else (),
         features=width,
         n_sequences=MAX_SEQUENCES,
     )
@@ -154,12 +165,13 @@ def write_head(
     formats: Mapping[str, QuantFormat],
     parent: BundleWeights,
     graph: Path,
+    borrowed: Mapping[str, str] = BORROWED,
     is_shared: bool = True,
 ) -> None:
     """Writes ``model`` to ``graph``, and its own weights beside it as ``.bin``.
 
-    weights: all but the embedding, which is that of ``parent``. is_shared: the same bytes of the
-    same file; else a copy.
+    weights: all but those ``borrowed`` of ``parent``, by their names here and there. is_shared:
+    these are the same bytes of the same file; else copies.
 
     Raises:
         OSError: The disk is full.
@@ -169,11 +181,12 @@ def write_head(
         for tensor in model.graph.initializer:
             if tensor.data_location != TensorProto.EXTERNAL:
                 continue
-            if tensor.name == SHARED and is_shared:
-                place(tensor, parent.place(SHARED))
+            theirs = borrowed.get(tensor.name)
+            if theirs is not None and is_shared:
+                place(tensor, parent.place(theirs))
                 continue
-            if tensor.name == SHARED:
-                values: npt.NDArray[np.generic] = parent.packed(SHARED).data
+            if theirs is not None:
+                values: npt.NDArray[np.generic] = parent.packed(theirs).data
             else:
                 values = _values(tensor, config, weights, formats)
             file.write(bytes(-file.tell() % _PAGE_BYTES))
@@ -200,10 +213,26 @@ def _values(
             return rope_tables(config, tensor.dims[0], rope)[names.index(name)]
     values, fmt = weights[name], formats.get(name)
     if isinstance(values, PlainTensor):
-        return _packed(values)
+        return np.concatenate([_packed(part) for part in _matrices(values, tensor)])
     if tensor.data_type != TensorProto.UINT8 or fmt is None:
         return np.ascontiguousarray(values)
     return pack(fmt.index, values) if fmt.is_float else _packed(quantize_rows(values, fmt))
+
+
+def _matrices(plain: PlainTensor, tensor: TensorProto) -> Iterator[PlainTensor]:
+    """Yields the matrices that lie below each other in ``plain``, those of experts."""
+    n = tensor.dims[0] if len(tensor.dims) > 1 else 1
+    step = len(plain.codes) // n
+    for start in range(0, n * step, step):
+        rows = slice(start, start + step)
+        yield dataclasses.replace(
+            plain,
+            codes=plain.codes[rows],
+            scale=plain.scale[rows],
+            minimum=plain.minimum[rows],
+            sub_scale=plain.sub_scale[rows],
+            sub_minimum=plain.sub_minimum[rows],
+        )
 
 
 def _packed(plain: PlainTensor) -> npt.NDArray[np.uint8]:
@@ -215,5 +244,10 @@ def _packed(plain: PlainTensor) -> npt.NDArray[np.uint8]:
 
 def own_matrices(config: ModelConfig, width: int, kind: str = EAGLE) -> tuple[str, ...]:
     """Returns the matrices that a head has for itself."""
-    shapes = head_shapes(config, width, kind).items()
-    return tuple(name for name, shape in shapes if len(shape) == 2 and name != SHARED)
+    shapes, borrowed = head_shapes(config, width, kind).items(), borrowed_of(kind, config)
+    return tuple(name for name, shape in shapes if len(shape) == 2 and name not in borrowed)
+
+
+def borrowed_of(kind: str, model: ModelConfig) -> dict[str, str]:
+    """Returns what weights a head of this ``kind`` has from ``model``, and their names there."""
+    return BORROWED | ({"lm_head.weight": head_weight(model)} if kind == MTP_LAYER else {})

@@ -19,7 +19,8 @@ class RecipeModel(ModelExport):
     """What the phases of a model with a recipe pass on.
 
     context: positions of the graph. formats: of every matrix. graph: whatever the phases of the
-    compiler hand to each other. head_file: the draft head that it gets, if any.
+    compiler hand to each other. head_file: the draft head that it gets, if any. draft_layer: where
+    its publisher's layer for drafting is, if it gets that.
     """
 
     source: Checkpoint
@@ -29,6 +30,7 @@ class RecipeModel(ModelExport):
     formats: dict[str, QuantFormat] = field(default_factory=dict)
     graph: Any = None
     head_file: HeadFile | None = None
+    draft_layer: Checkpoint | None = None
 
     @property
     def kv_format(self) -> str:

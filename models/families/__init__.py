@@ -37,6 +37,7 @@ __all__ = [
     "GgufFacts",
     "NotedKeys",
     "check_all_read",
+    "draft_layer",
     "find_family",
     "known_families",
     "matrices",
@@ -87,6 +88,16 @@ def find_family(name: str) -> Family:
             f"model family {shown} has no recipe; known families: {', '.join(known)}"
         )
     return cast(Family, importlib.import_module(f"{__name__}.{module}"))
+
+
+def draft_layer(config: ModelConfig) -> dict[str, Weight]:
+    """Returns the own weights of the `MTP_LAYER` that publishers of ``config``'s family may add.
+
+    Their names are those of `head_shapes`; there are none of families without such a layer.
+    """
+    of_family = getattr(find_family(config.family), "draft_layer", None)
+    found: dict[str, Weight] = {} if of_family is None else of_family(config)
+    return found
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
 from edgedec.models.config import ModelConfig
+from edgedec.models.draft_heads import (
+    INPUT,
+    MTP_LAYER,
+    OF_MODEL,
+    STATE_NORM,
+    TOKEN_NORM,
+    head_config,
+)
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_weight, layer_part
 from edgedec.models.families._hf import (
     hf_decoder,
@@ -17,7 +26,7 @@ from edgedec.models.families._hf import (
 )
 from edgedec.models.fields import Fields
 from edgedec.models.recurrence import MAX_CONV_SIZE, Recurrence
-from edgedec.models.weights import GroupedRows, PartialHeads, SourceWeight
+from edgedec.models.weights import GroupedRows, PartialHeads, SourceWeight, Weight
 
 _LINEAR, _INTERVAL = "linear_attention", "full_attention_interval"
 _HF_MIXER = {"conv": "conv1d", "a_log": "A_log"}
@@ -150,3 +159,44 @@ def _of_attention(config: ModelConfig, name: str, stored: str, offset: float) ->
         sizes = (config.head_size, config.head_size)
         grouped = GroupedRows(config.n_heads, sizes, (int(part == "g_proj"),))
     return SourceWeight(stored, order=order, grouped=grouped, offset=offset)
+
+
+_OF_DRAFT_LAYER = {
+    TOKEN_NORM: ("pre_fc_norm_embedding", "enorm"),
+    STATE_NORM: ("pre_fc_norm_hidden", "hnorm"),
+    INPUT: ("fc", "eh_proj"),
+}
+"""Our name -> that of Hugging Face and that of GGUF."""
+
+
+def delta_draft_layer(
+    config: ModelConfig, weights: Callable[[ModelConfig], dict[str, Weight]]
+) -> dict[str, Weight]:
+    """Returns the own weights of the family's `MTP_LAYER`, and where they lie.
+
+    weights: of the family. Source: ggml-org/llama.cpp ``conversion/qwen.py`` (MIT): names in GGUF.
+    """
+    size, gguf = config.hidden_size, f"blk.{config.n_layers}"
+    found = {
+        name: Weight(
+            weight.shape,
+            hf=dataclasses.replace(weight.hf, name=weight.hf.name.replace("model.", "mtp.", 1)),
+            gguf=dataclasses.replace(
+                weight.gguf,
+                name=weight.gguf.name.replace("blk.0", gguf).replace(
+                    "output_norm", f"{gguf}.nextn.shared_head_norm"
+                ),
+            ),
+        )
+        for name, weight in weights(head_config(config, config.n_logits, MTP_LAYER)).items()
+        if name not in OF_MODEL
+    }
+    for name, (hf, own) in _OF_DRAFT_LAYER.items():
+        shape = (size, 2 * size) if name == INPUT else (size,)
+        offset = 0.0 if name == INPUT else 1.0
+        found[name] = Weight(
+            shape,
+            hf=SourceWeight(f"mtp.{hf}.weight", offset=offset),
+            gguf=SourceWeight(f"{gguf}.nextn.{own}.weight"),
+        )
+    return found

@@ -7,7 +7,11 @@ import dataclasses
 from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import qwen2_moe, qwen3_5_text
-from edgedec.models.families._gated_delta import delta_in_gguf, delta_in_hf
+from edgedec.models.families._gated_delta import (
+    delta_draft_layer,
+    delta_in_gguf,
+    delta_in_hf,
+)
 from edgedec.models.families._gguf import GgufFacts
 from edgedec.models.families._hf import with_defaults
 from edgedec.models.families.qwen3_next import gguf_delta_experts, hf_delta_experts
@@ -37,3 +41,8 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
         else Weight(shape, hf=delta_in_hf(config, name), gguf=delta_in_gguf(config, name))
         for name, shape in decoder_shapes(config).items()
     }
+
+
+def draft_layer(config: ModelConfig) -> dict[str, Weight]:
+    """Returns the own weights of the layer that publishers add for drafting."""
+    return delta_draft_layer(config, weights)

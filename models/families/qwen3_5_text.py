@@ -7,6 +7,7 @@ import dataclasses
 from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.families._gated_delta import (
+    delta_draft_layer,
     delta_in_gguf,
     delta_in_hf,
     gguf_delta_decoder,
@@ -47,3 +48,8 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
         name: Weight(shape, hf=delta_in_hf(config, name), gguf=delta_in_gguf(config, name))
         for name, shape in decoder_shapes(config).items()
     }
+
+
+def draft_layer(config: ModelConfig) -> dict[str, Weight]:
+    """Returns the own weights of the layer that publishers add for drafting."""
+    return delta_draft_layer(config, weights)

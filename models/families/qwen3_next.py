@@ -9,6 +9,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError
 from edgedec.models.families import qwen2_moe, qwen3_moe
 from edgedec.models.families._gated_delta import (
+    delta_draft_layer,
     delta_in_gguf,
     delta_in_hf,
     gguf_delta_decoder,
@@ -67,6 +68,11 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
         else Weight(shape, hf=_in_hf(config, name), gguf=_in_gguf(config, name))
         for name, shape in decoder_shapes(config).items()
     }
+
+
+def draft_layer(config: ModelConfig) -> dict[str, Weight]:
+    """Returns the own weights of the layer that publishers add for drafting."""
+    return delta_draft_layer(config, weights)
 
 
 def _in_hf(config: ModelConfig, name: str) -> SourceWeight:

@@ -43,7 +43,8 @@ class Need(Enum):
         "edgedec train head --kind medusa",
     )
     MTP = (
-        "light heads in the model's own graph: train them with edgedec train head --kind hydra",
+        "a layer for drafting from the model's publisher, or light heads in the model's own graph: "
+        "train these with edgedec train head --kind hydra",
         "edgedec train head --kind hydra",
     )
     EXIT = (

@@ -19,7 +19,7 @@ class HeadRole:
     with the head when nobody needs it. costs: of a level that is drafted behind each of these
     layers, in passes of the target model over one row; none where that has to be measured.
     acceptance: share of its drafts that are taken for right before any was made. is_adapter: see
-    `ADAPTER`.
+    `ADAPTER`. needs_features: no token is read without features, so the first of a text is not.
     """
 
     pool: SequencePool
@@ -31,6 +31,7 @@ class HeadRole:
     costs: Mapping[int, float] = field(default_factory=dict)
     acceptance: float = 0.6
     is_adapter: bool = False
+    needs_features: bool = False
 
     def forget(self) -> None:
         """Empties the idle sequences."""

@@ -15,7 +15,7 @@ from edgedec.runtime.decoding.strategy import DecodingStrategy
 from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, Verifier, find_verifier
 from edgedec.runtime.drafting.draft_tree import SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, Drafter, ModelDrafter
-from edgedec.runtime.drafting.drafters import FreeMethod, drafter_names, find_drafter
+from edgedec.runtime.drafting.drafters import FreeMethod, Method, drafter_names, find_drafter
 from edgedec.runtime.methods.method_parts import AUTO, DRAFT, PLAIN, MethodParts
 
 _FIXED = Budget(n_nodes=7, depth=7, min_value=0.02)
@@ -83,13 +83,13 @@ class DraftingMethods:
     def _role_of(self, name: str) -> str:
         """Returns what the costs of the model of drafter ``name`` are kept under."""
         draft, head = self._parts.draft, self._parts.head
-        if head is not None and find_drafter(name).need is head.need:
+        if head is not None and self._find(name).need is head.need:
             return f"head-{head.identity}"
         return f"draft-{draft.costs_key}" if name == DRAFT and draft else name
 
     def _chosen(self, name: str) -> tuple[list[str], list[str]]:
         """Returns the free drafters and those with a model that a method has."""
-        known = {n: find_drafter(n) for n in drafter_names()}
+        known = {n: self._find(n) for n in drafter_names()}
         if name == AUTO:
             chosen = [
                 n
@@ -113,9 +113,12 @@ class DraftingMethods:
             raise ConfigError(f"{' and '.join(models)} both draft with a model: choose one")
         return [n for n in chosen if known[n].is_free], models
 
+    def _find(self, name: str) -> Method:
+        return find_drafter(name, self._parts.drafters)
+
     def _free_drafter(self, name: str) -> Drafter:
         if name not in self._free:
-            method = find_drafter(name)
+            method = self._find(name)
             assert isinstance(method, FreeMethod)
             self._free[name] = method.make(self._parts.drafters)
         return self._free[name]
@@ -123,7 +126,7 @@ class DraftingMethods:
     def _model_drafter(self, name: str, is_overlapped: bool) -> ModelDrafter:
         key = name, is_overlapped
         if key not in self._models:
-            method = find_drafter(name)
+            method = self._find(name)
             assert not isinstance(method, FreeMethod)
             split = self._parts.split if is_overlapped else None
             self._models[key] = method.make(self._parts.drafters, split)

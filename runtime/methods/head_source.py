@@ -15,6 +15,7 @@ from edgedec.models.draft_heads import (
     HYDRA,
     LIGHT_HEADS,
     MEDUSA,
+    MTP_LAYER,
     HeadEntry,
     head_shapes,
 )
@@ -35,6 +36,7 @@ NEEDS = {
     MEDUSA: Need.MEDUSA,
     EXIT: Need.EXIT,
     ADAPTER: Need.EXIT,
+    MTP_LAYER: Need.MTP,
 }
 """Kind of head -> what drafters need that has one."""
 
@@ -88,6 +90,7 @@ class HeadSource:
             costs=self.costs,
             acceptance=next(iter(self.entry.held_out), HeadRole.acceptance),
             is_adapter=self.entry.kind == ADAPTER,
+            needs_features=self.entry.kind == MTP_LAYER,
         )
 
 
@@ -115,7 +118,7 @@ def find_head(
         threads=threads,
         context=min(context, entry.head.context),
         affinity=affinity,
-        costs={} if entry.kind == EAGLE else _costs(entry, target),
+        costs={} if entry.kind in (EAGLE, MTP_LAYER) else _costs(entry, target),
     )
 
 

@@ -172,7 +172,7 @@ def put_draft(
     def write(folder: Path) -> None:
         model = _fused(draft.config, entry.context, formats, manifest)
         parent, graph = origin.weights, folder / entry.graph
-        write_head(model, draft.config, draft.weights, formats, parent, graph, is_shared)
+        write_head(model, draft.config, draft.weights, formats, parent, graph, is_shared=is_shared)
         assert entry.head_ids is not None
         write_head_ids(folder / entry.head_ids, draft.head_ids.astype(np.int32))
 

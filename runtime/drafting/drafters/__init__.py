@@ -57,10 +57,18 @@ def drafter_names() -> tuple[str, ...]:
     return tuple(sorted((*own, *lab_names("drafters"))))
 
 
-def find_drafter(name: str) -> Method:
-    """Returns the method called ``name``, which must be one of `drafter_names`."""
+def find_drafter(name: str, parts: DrafterParts | None = None) -> Method:
+    """Returns the method called ``name``, which must be one of `drafter_names`.
+
+    parts: of an engine. A module may have a ``MODEL_METHOD``, too, which takes the place of its
+    ``METHOD`` where there is the head that it needs.
+    """
     if name in lab_names("drafters"):
-        found: Method = lab_module("drafters", name).METHOD
+        module = lab_module("drafters", name)
     else:
-        found = importlib.import_module(f"{__name__}.{name}").METHOD
+        module = importlib.import_module(f"{__name__}.{name}")
+    with_model: ModelMethod | None = getattr(module, "MODEL_METHOD", None)
+    if with_model is not None and parts is not None and with_model.need in parts.heads:
+        return with_model
+    found: Method = module.METHOD
     return found

@@ -5,6 +5,8 @@ of the heads before it; of each its alternatives are drafted, too, as leaves of 
 
 Sources: multi-token prediction as drafts (Gloeckle et al., 2024), by the heads of Medusa (Cai et
 al., 2024) and Hydra (Ankner et al., 2024).
+
+Where the model's publisher trained a layer for drafting, that drafts instead, by passes of its own.
 """
 
 from __future__ import annotations
@@ -14,17 +16,20 @@ from collections.abc import Sequence
 
 from edgedec.models.draft_heads import HYDRA
 from edgedec.runtime.drafting.best_first import AcceptanceRates, BestFirst, Option
+from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
     DraftContext,
     Drafter,
     DraftPrompt,
+    ModelDrafter,
     RoundOutcome,
 )
 from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need
-from edgedec.runtime.drafting.drafters import FreeMethod
+from edgedec.runtime.drafting.drafters import FreeMethod, ModelMethod
 
+METHOD_NAME = "mtp"
 _N_OPTIONS = 4  # of a head
 _N_DEPTHS = 4  # whose acceptance is counted apart
 
@@ -35,7 +40,7 @@ Level = list[tuple[int, float]]
 class Mtp:
     """Proposes what light heads said beside the last row of the pass before."""
 
-    name = "mtp"
+    name = METHOD_NAME
     hidden_layers = ()
 
     def __init__(self, is_bound_to_likeliest: bool) -> None:
@@ -105,3 +110,15 @@ def _make(parts: DrafterParts) -> Drafter:
 METHOD = FreeMethod(
     "what light heads in the model's own graph said in the pass before", _make, Need.MTP
 )
+
+
+def _make_layer(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
+    from edgedec.runtime.drafting.drafters.eagle.eagle_drafter import EagleDrafter
+
+    return EagleDrafter(parts.heads[Need.MTP](), METHOD_NAME)
+
+
+MODEL_METHOD = ModelMethod(
+    "what the layer that the model's publisher trained for drafting guesses", _make_layer, Need.MTP
+)
+"""In place of `METHOD` where the bundle has such a layer."""

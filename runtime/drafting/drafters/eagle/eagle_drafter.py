@@ -92,7 +92,7 @@ class EaglePasses(FeaturePasses):
         sequence.rewind(min(sequence.n_tokens, len(text) - self._text.start - 1))
         if self._is_gap(sequence.n_tokens):
             sequence.truncate(0)
-            self._text.start = known.first
+            self._text.start = known.first + self._role.needs_features
         start = self._text.start
         while start + sequence.n_tokens < len(text):
             first = start + sequence.n_tokens
@@ -108,12 +108,13 @@ class EaglePasses(FeaturePasses):
 
     def _is_gap(self, n_read: int) -> bool:
         """Whether features are lacking between the first ``n_read`` tokens and those known."""
-        return self._text.features.first > self._text.start + max(0, n_read - 1)
+        n_needed = n_read - 1 if self._role.needs_features else max(0, n_read - 1)
+        return self._text.features.first > self._text.start + n_needed
 
     def _read(self, text: Sequence[int], first: int, stop: int, with_logits: bool) -> Passes[Rows]:
         """Commits tokens ``first`` to ``stop`` of ``text``."""
         known, chunk = self._text.features, TokenTree.chain(text[first:stop])
-        is_start = first == self._text.start
+        is_start = first == self._text.start and not self._role.needs_features
         features = known.rows(first if is_start else first - 1, stop - 1)
         if is_start:  # whatever is before, it is not known
             features = np.concatenate([np.zeros((1, features.shape[1]), np.float32), features])
@@ -150,10 +151,10 @@ class EaglePasses(FeaturePasses):
 
 
 class EagleDrafter(TreeDrafter):
-    """Proposes what a trained head finds likely."""
+    """Proposes what a trained head finds likely. name: of the method."""
 
-    def __init__(self, role: HeadRole) -> None:
-        super().__init__("eagle", role.token_map, role.target_vocab_size)
+    def __init__(self, role: HeadRole, name: str = "eagle") -> None:
+        super().__init__(name, role.token_map, role.target_vocab_size)
         self.hidden_layers = role.hidden_layers
         self._role = role
         # What its sequence has read outlives a request, for the next may go on from there.
