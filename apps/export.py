@@ -169,7 +169,9 @@ def export(
     ] = None,
     no_head: Annotated[
         bool,
-        typer.Option("--no-head", help="Leave out the draft head that comes with edgedec or the model."),
+        typer.Option(
+            "--no-head", help="Leave out the draft head that comes with edgedec or the model."
+        ),
     ] = False,
     dump_passes: Annotated[
         Path | None,

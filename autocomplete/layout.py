@@ -64,10 +64,10 @@ class PromptLayout:
         codec = engine.tokenizer
         self._pieces = PieceEncoder(codec)
         self._encode = self._pieces.encode
-        n_text = len(codec.encode("a"))
-        self._start_tokens = engine.encode("a")[:-n_text]
+        self._start_tokens = engine.encoder.opening
         self._n_after = config.n_after
         room = engine.context - config.n_after - config.max_new_tokens - _N_MARKS
+        room -= len(self._start_tokens)
         self._n_before = min(config.n_before, room)
         if self._n_before < 1:
             raise ConfigError(
@@ -129,7 +129,8 @@ class PromptLayout:
         if not (before or after):
             return []
         own = self._read(Excerpt(window.name, "")) if others else []
-        return [*others, *own, *self.infill.typing_prompt(before, after)]
+        infill = self.infill.typing_prompt(before, after)
+        return [*self._start_tokens, *others, *own, *infill]
 
     def forget(self, name: str) -> None:
         """Forgets a document that was closed."""

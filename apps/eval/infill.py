@@ -32,7 +32,8 @@ class Infill:
     def encode(self, engine: Engine, problem: Problem) -> list[int]:
         """Returns prefix and suffix between the tokens that ask for the middle."""
         encode = engine.tokenizer.encode
-        return _tokens_of(engine).prompt(encode(problem["prompt"]), encode(problem["suffix"]))
+        before, after = encode(problem["prompt"]), encode(problem["suffix"])
+        return [*engine.encoder.opening, *_tokens_of(engine).prompt(before, after)]
 
     def request(self, engine: Engine, problem: Problem, base: GenerationConfig) -> GenerationConfig:
         """Returns ``base`` with the stop tokens of the format; one line ends at its end."""

@@ -114,7 +114,8 @@ def _infill(engine: Engine, prompt: InfillPrompt) -> Prepared:
     begun = encode(prompt.begun)
     middle = [*marks.prompt(before, after), *begun]
     others = _others(engine, prompt, marks, room - len(middle))
-    return Prepared([*others, *middle], settings={"stop_token_ids": marks.stops})
+    opening = engine.encoder.opening
+    return Prepared([*opening, *others, *middle], settings={"stop_token_ids": marks.stops})
 
 
 def _others(engine: Engine, prompt: InfillPrompt, marks: InfillTokens, room: int) -> list[int]:

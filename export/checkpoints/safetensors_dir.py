@@ -343,6 +343,8 @@ def _read_all_tensors(folder: Path) -> dict[str, StoredTensor]:
         files = sorted({file for file in names.values() if isinstance(file, str)})
         if bad := next((file for file in files if Path(file).name != file), None):
             raise CheckpointError(f"{INDEX}: file name {bad[:60]!r} leaves the directory")
+        if not files:
+            raise CheckpointError(f"{folder}: {INDEX} names no files of weights; fetch it again")
     else:
         raise CheckpointError(_no_weights(folder))
     tensors: dict[str, StoredTensor] = {}

@@ -1,7 +1,9 @@
 """The tokens with which a model fills in what is missing between two texts.
 
 Source: arXiv:2207.14255 (fill in the middle); the Qwen2.5-Coder, StarCoder, DeepSeek-Coder and
-CodeLlama model cards; ggml-org/llama.cpp ``src/llama-vocab.cpp`` (MIT): further names.
+CodeLlama model cards; ggml-org/llama.cpp ``src/llama-vocab.cpp`` (MIT): further names;
+mistralai/mistral-common ``sentencepiece.py`` (Apache-2.0), the report of Seed-Coder (2025): the
+suffix first.
 """
 
 from __future__ import annotations
@@ -21,6 +23,12 @@ FORMATS = (
     ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
     ("<|prefix|>", "<|suffix|>", "<|middle|>"),
 )
+SUFFIX_FIRST = (
+    ("<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>"),
+    ("[PREFIX]", "[SUFFIX]", None),
+)
+"""Likewise, of models that read the suffix first; without a token for the middle, that begins
+where the prefix ends."""
 FILE_MARKS = ("<|file_sep|>", "<file_sep>")
 
 
@@ -28,15 +36,19 @@ FILE_MARKS = ("<|file_sep|>", "<file_sep>")
 class InfillTokens:
     """Tokens that lead in the prefix, the suffix and the middle.
 
-    stops: those that end the middle. file: what leads in a file of several, if there is such a
-    token.
+    Prompts of them stand behind what texts begin with, if there is such a token.
+
+    middle: None where nothing leads it in. stops: those that end the middle. file: what leads in a
+    file of several, if there is such a token. is_suffix_first: the suffix is read before the
+    prefix.
     """
 
     prefix: int
     suffix: int
-    middle: int
+    middle: int | None
     stops: tuple[int, ...]
     file: int | None = None
+    is_suffix_first: bool = False
 
     def typing_prompt(self, before: Sequence[int], after: Sequence[int]) -> list[int]:
         """As `prompt`, but what is before comes last: more of it appends to the prompt.
@@ -44,11 +56,19 @@ class InfillTokens:
         Source: arXiv:2207.14255, "SPM" with the variant of its appendix, which models that were
         trained on "PSM" take for an empty prefix and a middle that has begun.
         """
-        return [self.prefix, self.suffix, *after, self.middle, *before]
+        if self.is_suffix_first:
+            return self.prompt(before, after)
+        return [self.prefix, self.suffix, *after, *self._middle, *before]
 
     def prompt(self, before: Sequence[int], after: Sequence[int]) -> list[int]:
         """Returns the prompt that asks for what stands between two texts."""
-        return [self.prefix, *before, self.suffix, *after, self.middle]
+        if self.is_suffix_first:
+            return [self.suffix, *after, self.prefix, *before, *self._middle]
+        return [self.prefix, *before, self.suffix, *after, *self._middle]
+
+    @property
+    def _middle(self) -> list[int]:
+        return [] if self.middle is None else [self.middle]
 
 
 def find_infill_tokens(tokenizer: Codec) -> InfillTokens | None:
@@ -59,10 +79,17 @@ def find_infill_tokens(tokenizer: Codec) -> InfillTokens | None:
         return ids[0] if len(ids) == 1 else None
 
     special = [token(text) for text in tokenizer.special_texts]
-    for texts in FORMATS:
-        prefix, suffix, middle = map(token, texts)
-        if prefix is not None and suffix is not None and middle is not None:
-            stops = {one for one in special if one is not None} | {prefix, suffix, middle}
-            file = next((one for mark in FILE_MARKS if (one := token(mark)) is not None), None)
-            return InfillTokens(prefix, suffix, middle, tuple(sorted(stops)), file)
+    for texts in (*FORMATS, *SUFFIX_FIRST):
+        prefix, suffix, middle = (None if text is None else token(text) for text in texts)
+        if prefix is None or suffix is None or (middle is None and texts[-1] is not None):
+            continue
+        stops = {one for one in (*special, prefix, suffix, middle) if one is not None}
+        return InfillTokens(
+            prefix=prefix,
+            suffix=suffix,
+            middle=middle,
+            stops=tuple(sorted(stops)),
+            file=next((one for mark in FILE_MARKS if (one := token(mark)) is not None), None),
+            is_suffix_first=texts in SUFFIX_FIRST,
+        )
     return None

@@ -53,6 +53,11 @@ class PromptEncoder:
         self._opening = tuple(opening)
 
     @property
+    def opening(self) -> tuple[int, ...]:
+        """Tokens that plain text begins with."""
+        return self._opening
+
+    @property
     def has_template(self) -> bool:
         """Conversations can be written."""
         return self._template is not None

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -134,6 +135,7 @@ class WordEngine:
     def __init__(self, *special: str) -> None:
         self.tokenizer = WordTokenizer(special)
         self.asked: Any = None
+        self.encoder = SimpleNamespace(opening=())
 
     def encode(self, prompt: Any) -> list[int]:
         self.asked = prompt
@@ -193,6 +195,8 @@ def test_infilling_uses_the_models_tokens() -> None:
     assert request.stop_token_ids == (9, 0, 1, 2, 3)
     assert request.stop == ()
     assert task.request(engine, LINE, GenerationConfig()).stop == ("\n",)
+    engine.encoder.opening = (5,)  # type: ignore[misc]
+    assert task.encode(engine, SPAN) == [5, *expected]
     star = as_engine(WordEngine("<fim_prefix>", "<fim_middle>", "<fim_suffix>"))
     tokens = find_infill_tokens(star.tokenizer)
     assert tokens is not None

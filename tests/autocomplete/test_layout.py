@@ -12,6 +12,7 @@ from edgedec.autocomplete.layout import PromptLayout
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.common_prefix import common_prefix
+from edgedec.runtime.text.prompt import PromptEncoder
 
 from .conftest import FILLING
 
@@ -39,6 +40,14 @@ def test_what_is_behind_is_read_by_those_who_can_fill_in(filling: Engine) -> Non
     encode = filling.tokenizer.encode
     expected = [prefix, suffix, *encode(text[9:])[:4], middle, *encode(text[:9])]
     assert tokens == expected
+
+
+def test_prompts_begin_as_texts_do(filling: Engine) -> None:
+    layout = make_layout(filling, n_before=64, n_after=4)
+    window = layout.window(Document("some text and more", 9))
+    plain = layout.prompt(window)
+    filling.encoder = PromptEncoder(filling.tokenizer, opening=(7, 8))
+    assert make_layout(filling, n_before=64, n_after=4).prompt(window) == [7, 8, *plain]
 
 
 def test_windows_stay_where_they_began_and_jump_by_a_quarter(filling: Engine) -> None:
