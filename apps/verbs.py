@@ -16,7 +16,7 @@ from edgedec.models.errors import ConfigError
 
 VERBS = {
     "models": "models:models",
-    "export": "export:export",
+    "export": "export.command:export",
     "run": "run.command:run",
     "chat": "chat.command:chat",
     "suggest": "suggest:suggest",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.export import Quantization
+from edgedec.apps.export.options import Quantization
 from edgedec.export.quantising.quantize import SCHEMES
 
 Cli = Callable[..., Any]

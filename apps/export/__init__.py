@@ -1,0 +1,1 @@
+"""`edgedec export`."""
