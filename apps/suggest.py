@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json, write_out
 from edgedec.apps.options import common as options
+from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.run.command import read_prompt
 from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SuggestConfig
@@ -21,6 +23,47 @@ from edgedec.runtime.opening.options import EngineOptions
 _HEADING = "  first  average  completion"
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompletionOptions:
+    """How many completions, how long, and when they stop."""
+
+    k: Annotated[
+        int, typer.Option("--count", "-k", min=1, max=N_TOP, help="Number of completions.")
+    ] = 3
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per completion.")
+    ] = 8
+    no_repeat: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="Avoid repeating any N tokens. 0 turns it off."),
+    ] = 0
+    max_entropy: Annotated[
+        float,
+        typer.Option(
+            metavar="BITS", min=0.0, help="Stop before a token whose entropy is above this."
+        ),
+    ] = math.inf
+    min_prob: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Stop when the average probability of the latest tokens falls below this.",
+        ),
+    ] = 0.0
+
+    def config(self) -> SuggestConfig:
+        """Returns what the engine is asked for."""
+        return SuggestConfig(
+            k=self.k,
+            n_tokens=self.max_new_tokens,
+            no_repeat=self.no_repeat,
+            max_entropy=self.max_entropy,
+            min_log_prob=math.log(self.min_prob) if self.min_prob > 0 else -math.inf,
+        )
+
+
+@takes_groups
 def suggest(
     bundle: options.Bundle,
     prompt: Annotated[
@@ -31,30 +74,7 @@ def suggest(
     prompt_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Read the text from a file.")
     ] = None,
-    k: Annotated[
-        int, typer.Option("--count", "-k", min=1, max=N_TOP, help="Number of completions.")
-    ] = 3,
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per completion.")
-    ] = 8,
-    no_repeat: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Avoid repeating any N tokens. 0 turns it off."),
-    ] = 0,
-    max_entropy: Annotated[
-        float,
-        typer.Option(
-            metavar="BITS", min=0.0, help="Stop before a token whose entropy is above this."
-        ),
-    ] = math.inf,
-    min_prob: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="Stop when the average probability of the latest tokens falls below this.",
-        ),
-    ] = 0.0,
+    completions: CompletionOptions,
     chat: Annotated[
         bool, typer.Option("--chat/--raw", help="Use the chat template, or pass the text as it is.")
     ] = False,
@@ -75,13 +95,7 @@ def suggest(
       edgedec suggest smollm2.edgedec --prompt-file main.py -n 16 --max-entropy 3 --json
     """
     text = read_prompt(prompt, prompt_file)
-    config = SuggestConfig(
-        k=k,
-        n_tokens=max_new_tokens,
-        no_repeat=no_repeat,
-        max_entropy=max_entropy,
-        min_log_prob=math.log(min_prob) if min_prob > 0 else -math.inf,
-    )
+    config = completions.config()
     asked = [{"role": "user", "content": text.rstrip("\n")}] if chat else text
     loading = EngineOptions(threads=threads, context=context, draft=False, prefix_cache_mb=0)
     with (

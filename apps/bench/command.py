@@ -102,22 +102,18 @@ class PassOptions:
 _Options = PassOptions | PromptOptions | TtftOptions | TypingOptions
 
 
-@takes_groups
-def bench(
-    bundle: options.Bundle,
-    *,
-    passes: PassOptions,
-    prompts: PromptOptions,
-    first: TtftOptions,
-    keys: TypingOptions,
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Where and how often something is measured."""
+
     threads: Annotated[
         int | None,
         typer.Option(
             "--threads", "-t", min=1, help="CPU threads (default: one per physical core)."
         ),
-    ] = None,
-    provider: options.Provider = None,
-    device: options.Device = None,
+    ] = None
+    provider: options.Provider = None
+    device: options.Device = None
     repetitions: Annotated[
         int | None,
         typer.Option(
@@ -126,7 +122,33 @@ def bench(
             min=1,
             help="Repetitions (default 5, or 3 with --prompts).",
         ),
-    ] = None,
+    ] = None
+    allow_noise: Annotated[
+        bool, typer.Option("--allow-noise", help="Print noisy results as well, and mark them.")
+    ] = False
+
+    def plan(self, usual_repetitions: int) -> Plan:
+        """Returns the plan of a measurement that is usually repeated so often."""
+        n_repetitions = self.repetitions or usual_repetitions
+        return Plan(
+            repetitions=n_repetitions,
+            n_threads=self.threads or physical_cores(),
+            provider=self.provider,
+            device=self.device,
+            extra_repetitions=0 if self.allow_noise else n_repetitions,
+            settle_s=_SETTLE_S,
+        )
+
+
+@takes_groups
+def bench(
+    bundle: options.Bundle,
+    *,
+    passes: PassOptions,
+    prompts: PromptOptions,
+    first: TtftOptions,
+    keys: TypingOptions,
+    planning: PlanOptions,
     output: Annotated[Output, typer.Option("--output", "-o", help="Output format.")] = Output.MD,
     plot: Annotated[
         Path | None,
@@ -134,9 +156,6 @@ def bench(
     ] = None,
     saving: SaveOptions,
     peers: PeerOptions,
-    allow_noise: Annotated[
-        bool, typer.Option("--allow-noise", help="Print noisy results as well, and mark them.")
-    ] = False,
     debug: options.Debug = False,
 ) -> None:
     """Measure the speed of prefill (pp), decode (tg) and verify passes.
@@ -168,16 +187,8 @@ def bench(
     """
     is_with_prompts = bool(prompts.prompts)
     _check_options(passes, prompts, first, keys)
-    n_repetitions = repetitions or (3 if is_with_prompts else 5)
-    plan = Plan(
-        repetitions=n_repetitions,
-        n_threads=threads or physical_cores(),
-        provider=provider,
-        device=device,
-        extra_repetitions=0 if allow_noise else n_repetitions,
-        settle_s=_SETTLE_S,
-    )
-    printing = Printing(output, plot, allow_noise, Recorder(saving))
+    plan = planning.plan(3 if is_with_prompts else 5)
+    printing = Printing(output, plot, planning.allow_noise, Recorder(saving))
     if keys.typing is not None:
         bench_typing(bundle, keys, plan, only_keeping(peers.rivals()), printing)
     elif first.ttft is not None:

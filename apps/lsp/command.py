@@ -7,14 +7,16 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgedec.apps.console.event_loop import run_until_signal
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.options import common as options
+from edgedec.apps.options.groups import takes_groups
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
 from edgedec.system.streams import claim_stdout
@@ -26,6 +28,47 @@ _EDITORS = Path(__file__).parents[2] / "editors"
 """Plug-ins for editors, in a clone and in a wheel."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SuggestingOptions:
+    """Settings of suggestions, which editors can change."""
+
+    threads: options.Threads = None
+    context: options.Context = None
+    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per suggestion."),
+    ] = None
+    min_probability: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Offer only suggestions at least this likely."),
+    ] = None
+    max_cpu: options.MaxCpu = None
+    learn: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER", help="Private folder for what is learned from your writing."
+        ),
+    ] = ""
+    session: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER",
+            help="Private folder that caches prompts, so that the next start is faster.",
+        ),
+    ] = ""
+
+    def given(self, bundle: str) -> dict[str, Any]:
+        """Returns the settings by their names in `ServerSettings`."""
+        from edgedec.apps.typing.memory import share_of
+
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        max_cpu = settings.pop("max_cpu")
+        max_idle_cpu = None if max_cpu is None else share_of(max_cpu)
+        return {"bundle": bundle, "max_idle_cpu": max_idle_cpu, **settings}
+
+
+@takes_groups
 def lsp(
     bundle: Annotated[
         str,
@@ -35,31 +78,7 @@ def lsp(
         ),
     ] = "",
     *,
-    threads: options.Threads = None,
-    context: options.Context = None,
-    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB,
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per suggestion."),
-    ] = None,
-    min_probability: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=1.0, help="Offer only suggestions at least this likely."),
-    ] = None,
-    max_cpu: options.MaxCpu = None,
-    learn: Annotated[
-        str,
-        typer.Option(
-            metavar="FOLDER", help="Private folder for what is learned from your writing."
-        ),
-    ] = "",
-    session: Annotated[
-        str,
-        typer.Option(
-            metavar="FOLDER",
-            help="Private folder that caches prompts, so that the next start is faster.",
-        ),
-    ] = "",
+    suggesting: SuggestingOptions,
     tcp: Annotated[
         int | None,
         typer.Option(
@@ -97,23 +116,11 @@ def lsp(
         write_out(f"{_EDITORS / 'neovim'}\n")
         return
     from edgedec import __version__
-    from edgedec.apps.typing.memory import share_of
 
-    given = {
-        "bundle": bundle,
-        "threads": threads,
-        "context": context,
-        "prefix_disk": prefix_disk,
-        "max_new_tokens": max_new_tokens,
-        "min_probability": min_probability,
-        "max_idle_cpu": None if max_cpu is None else share_of(max_cpu),
-        "learn": learn,
-        "session": session,
-    }
     with _needs_lsp_extra():
         from edgedec.apps.lsp.server import EdgedecServer
         from edgedec.apps.lsp.settings import ServerSettings
-    settings = ServerSettings().changed_by(given)
+    settings = ServerSettings().changed_by(suggesting.given(bundle))
     if logging.getLogger().level >= logging.WARNING:
         # It logs tracebacks of errors that editors get anyway, and warns of what is usual.
         logging.getLogger("pygls").setLevel(logging.CRITICAL)

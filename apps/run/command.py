@@ -24,10 +24,12 @@ from edgedec.apps.run.quoting import write_quote
 from edgedec.apps.run.tries import TryOptions, warm, write_best
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.methods.method_parts import AUTO
+from edgedec.runtime.sequences.prefill import Progress
 from edgedec.runtime.text.prompt import Prompt
 
 _CUT_OFF = 3  # exit code
@@ -45,6 +47,74 @@ class ShowOptions:
     ] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class AskOptions:
+    """What is asked, and how it reaches the model."""
+
+    prompt_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Read the prompt from a file.")
+    ] = None
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--raw",
+            help="Use the bundle's chat template, or pass the prompt as it is (default: the "
+            "template, if there is one).",
+        ),
+    ] = None
+    quote: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Answer the question PROMPT with the span of FILE that the model finds likeliest.",
+        ),
+    ] = None
+
+    def given(self, engine: Engine, text: str) -> Prompt:
+        """Returns the prompt ``text`` as the model is given it."""
+        is_chat = engine.has_chat_template if self.chat is None else self.chat
+        return [{"role": "user", "content": text.rstrip("\n")}] if is_chat else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepOptions:
+    """What is kept between runs."""
+
+    session: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Start from the KV cache saved in FILE, and save it there at the end.",
+        ),
+    ] = None
+    store: options.Store = None
+    adapt: options.Adapt = None
+    overlap: options.Overlap = "auto"
+    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB
+
+    def __post_init__(self) -> None:
+        session = self.session
+        if session is not None and not session.parent.is_dir():
+            raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
+
+    def load(self, bundle: Path, loading: options.LoadOptions, on_progress: Progress) -> Engine:
+        """Returns the engine over ``bundle``."""
+        return loading.load(
+            bundle,
+            on_progress,
+            store=self.store,
+            overlap=self.overlap,
+            prefix_disk_mb=self.prefix_disk,
+        )
+
+    def begin(self, engine: Engine, is_silent: bool) -> None:
+        """Starts from the saved KV cache, if there is one."""
+        if self.session is not None and self.session.exists():
+            n_held = engine.load_session(self.session)
+            if not is_silent:
+                note(f"{self.session} holds {n_held} tokens")
+
+
 @takes_groups
 def run(
     bundle: options.Bundle,
@@ -53,35 +123,8 @@ def run(
         typer.Argument(metavar="PROMPT", help="The prompt. Without it, standard input is read."),
     ] = None,
     *,
-    prompt_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read the prompt from a file.")
-    ] = None,
-    chat: Annotated[
-        bool | None,
-        typer.Option(
-            "--chat/--raw",
-            help="Use the bundle's chat template, or pass the prompt as it is (default: the "
-            "template, if there is one).",
-        ),
-    ] = None,
-    session: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Start from the KV cache saved in FILE, and save it there at the end.",
-        ),
-    ] = None,
-    store: options.Store = None,
-    adapt: options.Adapt = None,
-    overlap: options.Overlap = "auto",
-    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB,
-    quote: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Answer the question PROMPT with the span of FILE that the model finds likeliest.",
-        ),
-    ] = None,
+    asking: AskOptions,
+    keeping: KeepOptions,
     loading: options.LoadOptions,
     request: options.RequestOptions,
     grammar: GrammarOptions,
@@ -115,68 +158,81 @@ def run(
 
       edgedec run smollm2.edgedec "How long is the Danube?" --quote rivers.txt
     """
-    text = read_prompt(prompt, prompt_file)
+    text = read_prompt(prompt, asking.prompt_file)
 
     def ask(defaults: GenerationConfig) -> GenerationConfig:
         return switching.apply(grammar.apply(request.make_request(defaults)))
 
     ask(GenerationConfig())  # complains before anything is loaded
-    if tries.best_of is not None and (session or adapt or shown != ShowOptions()):
+    _check_together(asking, keeping, shown, tries, beams, grammar)
+    quoted = None if asking.quote is None else read_text(asking.quote)
+    replay = None if keeping.adapt is None else ReplayBuffer.made(keeping.adapt, bundle)
+    with ProgressBars(count_amount) as bars, keeping.load(bundle, loading, bars.report) as engine:
+        keeping.begin(engine, is_silent=json)
+        if quoted is not None:
+            write_quote(engine, text, quoted, bars, is_json=json)
+            return
+        given, asked = asking.given(engine, text), ask(engine.defaults)
+        is_warm = request.temperature is not None
+        if beams.beams is not None:
+            write_beams(engine, given, beams, asked.max_new_tokens, is_json=json)
+        elif tries.best_of is not None:
+            write_best(engine, given, text, warm(asked, is_warm), tries, bars, is_json=json)
+        elif grammar.grammar_aligned is not None:
+            asked = warm(asked, is_warm, 1.0)
+            write_aligned(engine, given, asked, grammar.grammar_aligned, is_json=json)
+        else:
+            _write_one(engine, given, asked, keeping, replay, shown, bars, is_json=json)
+
+
+def _check_together(
+    asking: AskOptions,
+    keeping: KeepOptions,
+    shown: ShowOptions,
+    tries: TryOptions,
+    beams: BeamOptions,
+    grammar: GrammarOptions,
+) -> None:
+    """Raises a ConfigError if options are given that exclude each other."""
+    is_kept, is_shown = bool(keeping.session or keeping.adapt), shown != ShowOptions()
+    if tries.best_of is not None and (is_kept or is_shown):
         raise ConfigError("--best-of goes without --session, --adapt, --show-drafts and --explain")
-    if quote is not None and (tries.best_of or session or adapt or shown != ShowOptions()):
+    if asking.quote is not None and (tries.best_of or is_kept or is_shown):
         raise ConfigError(
             "--quote goes without --best-of, --session, --adapt, --show-drafts and --explain"
         )
-    if beams.beams is not None and (quote or tries.best_of or session or adapt):
+    if beams.beams is not None and (asking.quote or tries.best_of or is_kept):
         raise ConfigError("--beams goes without --quote, --best-of, --session and --adapt")
-    if grammar.grammar_aligned is not None and (
-        quote or tries.best_of or beams.beams or session or adapt or shown != ShowOptions()
-    ):
+    is_other = asking.quote or tries.best_of or beams.beams
+    if grammar.grammar_aligned is not None and (is_other or is_kept or is_shown):
         raise ConfigError(
             "--grammar-aligned goes without --quote, --best-of, --beams, --session, --adapt, "
             "--show-drafts and --explain"
         )
-    quoted = None if quote is None else read_text(quote)
-    if session is not None and not session.parent.is_dir():
-        raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
-    replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
-    with ProgressBars(count_amount) as bars:
-        engine = loading.load(
-            bundle, bars.report, store=store, overlap=overlap, prefix_disk_mb=prefix_disk
-        )
-        with engine:
-            if session is not None and session.exists():
-                n_held = engine.load_session(session)
-                if not json:
-                    note(f"{session} holds {n_held} tokens")
-            if quoted is not None:
-                write_quote(engine, text, quoted, bars, is_json=json)
-                return
-            is_chat = engine.has_chat_template if chat is None else chat
-            asked = ask(engine.defaults)
-            given: Prompt = [{"role": "user", "content": text.rstrip("\n")}] if is_chat else text
-            if beams.beams is not None:
-                write_beams(engine, given, beams, asked.max_new_tokens, is_json=json)
-                return
-            if tries.best_of is not None:
-                asked = warm(asked, request.temperature is not None)
-                write_best(engine, given, text, asked, tries, bars, is_json=json)
-                return
-            if grammar.grammar_aligned is not None:
-                asked = warm(asked, request.temperature is not None, 1.0)
-                write_aligned(engine, given, asked, grammar.grammar_aligned, is_json=json)
-                return
-            stream = engine.stream(given, asked, bars.report)
-            tell_if_approximate(asked)
-            tell_if_recommended(asked, engine.defaults)
-            tell_if_unused(store, stream)
-            is_interrupted = write_stream(stream, bars, shown, is_silent=json)
-            if json:
-                print_json(stream.result.to_dict())
-            if session is not None:
-                engine.save_session(session)
-            if replay is not None:
-                replay.add(stream.token_ids, stream.result.origins)
+
+
+def _write_one(
+    engine: Engine,
+    given: Prompt,
+    asked: GenerationConfig,
+    keeping: KeepOptions,
+    replay: ReplayBuffer | None,
+    shown: ShowOptions,
+    bars: ProgressBars,
+    is_json: bool,
+) -> None:
+    """Writes one text as it appears, and keeps what is to be kept."""
+    stream = engine.stream(given, asked, bars.report)
+    tell_if_approximate(asked)
+    tell_if_recommended(asked, engine.defaults)
+    tell_if_unused(keeping.store, stream)
+    is_interrupted = write_stream(stream, bars, shown, is_silent=is_json)
+    if is_json:
+        print_json(stream.result.to_dict())
+    if keeping.session is not None:
+        engine.save_session(keeping.session)
+    if replay is not None:
+        replay.add(stream.token_ids, stream.result.origins)
     if is_interrupted:
         raise typer.Exit(130)
     if is_cut_off(stream.result, asked):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -22,6 +23,7 @@ from edgedec.training.options import TrainingOptions
 
 if TYPE_CHECKING:
     from edgedec.training.heads.head_job import HeadJob
+    from edgedec.training.kv_maps.kv_job import KVJob
     from edgedec.training.loop import OnProgress
 
 _HELP = """Train heads, draft models, KV maps and probes that make a bundle faster.
@@ -55,6 +57,13 @@ class Report(Protocol):
 Output = Annotated[
     Path, typer.Option("-o", "--output", metavar="BUNDLE", help="Bundle folder to write.")
 ]
+Corpus = Annotated[
+    list[Path], typer.Option(metavar="PATH", help="Text file, or folder of text files. Repeatable.")
+]
+MaxTokens = Annotated[int, typer.Option(metavar="N", min=1, help="Maximum tokens to read.")]
+Threads = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="CPU threads (default: one per core).")
+]
 Quantization = Annotated[str, typer.Option(metavar="SCHEME", help="Quantisation, as for `export`.")]
 
 train = typer.Typer(cls=HelpGroup, help=_HELP, no_args_is_help=True, rich_markup_mode=None)
@@ -63,10 +72,7 @@ train = typer.Typer(cls=HelpGroup, help=_HELP, no_args_is_help=True, rich_markup
 @train.command(cls=HelpCommand)
 def kv(
     bundle: options.Bundle,
-    corpus: Annotated[
-        list[Path],
-        typer.Option(metavar="PATH", help="Text file, or folder of text files. Repeatable."),
-    ],
+    corpus: Corpus,
     exit_layer: Annotated[
         int | None,
         typer.Option(
@@ -86,12 +92,8 @@ def kv(
             "--auxiliary", help="Fit maps from the draft model, which then reads prompts."
         ),
     ] = False,
-    max_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum tokens to read.")
-    ] = 100_000,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="CPU threads (default: one per core).")
-    ] = None,
+    max_tokens: MaxTokens = 100_000,
+    threads: Threads = None,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -116,36 +118,41 @@ def kv(
       edgedec train kv pair.edgedec --corpus src --auxiliary
     """
     from edgedec.models.kv_maps import AUXILIARY_KV_MAPS, DRAFT_KV_MAPS
-    from edgedec.training.kv_maps.kv_job import KVJob, train_model_maps, train_own_maps
+    from edgedec.training.kv_maps.kv_job import KVJob
 
     job = KVJob(bundle, tuple(corpus), max_tokens, threads)
     if (exit_layer is not None) + draft + auxiliary > 1:
         raise ConfigError("--exit, --draft and --auxiliary are three kinds of maps: choose one")
     check_writable(bundle)
+    kind = DRAFT_KV_MAPS if draft else AUXILIARY_KV_MAPS if auxiliary else None
+    _fit_maps(job, kind, exit_layer, json)
+
+
+def _fit_maps(job: KVJob, kind: str | None, exit_layer: int | None, is_json: bool) -> None:
+    """Fits the maps between two models of ``kind``, of the model's own layers if it is None."""
+    from edgedec.training.kv_maps.kv_job import train_model_maps, train_own_maps
+
     stopping = Event()
     with ProgressBars(count_amount, has_lines=True) as bars, stops_on_interrupt(stopping.set):
-        if draft or auxiliary:
-            kind = DRAFT_KV_MAPS if draft else AUXILIARY_KV_MAPS
-            entry, text = train_model_maps(job, kind, bars.report, stopping.is_set)
-        else:
+        if kind is None:
             entry, text = train_own_maps(job, exit_layer, bars.report, stopping.is_set)
-    if json:
-        print_json({"bundle": str(bundle), **dataclasses.asdict(entry)})
+        else:
+            entry, text = train_model_maps(job, kind, bars.report, stopping.is_set)
+    if is_json:
+        print_json({"bundle": str(job.bundle), **dataclasses.asdict(entry)})
     else:
         write_out(
-            f"{bundle}: maps from {text}, fitted on {entry.n_tokens:,} tokens; they miss "
+            f"{job.bundle}: maps from {text}, fitted on {entry.n_tokens:,} tokens; they miss "
             f"{entry.unexplained:.1%} of the variance, of other texts {entry.held_out:.1%}\n"
         )
     if stopping.is_set():
         raise typer.Exit(130)
 
 
-@train.command(cls=HelpCommand)
-@takes_groups
-def head(
-    bundle: options.Bundle,
-    output: Output,
-    training: TrainingOptions,
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions:
+    """Which head, and from what it learns."""
+
     kind: Annotated[
         str,
         typer.Option(
@@ -153,24 +160,23 @@ def head(
             help="eagle: a decoder layer. hydra, medusa: one light head per drafted "
             "token; hydra's see the tokens before their own.",
         ),
-    ] = "eagle",
+    ] = "eagle"
     replay: Annotated[
         list[Path] | None,
         typer.Option(
             "--from", metavar="FILE", help="Texts collected by `run --adapt`. Repeatable."
         ),
-    ] = None,
+    ] = None
     is_continued: Annotated[
         bool, typer.Option("--continue", help="Start from the bundle's own head.")
-    ] = False,
-    quantization: Quantization = "int8",
+    ] = False
     head_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="Write the head to FILE as well, for `export --head` (int8 or int4).",
         ),
-    ] = None,
+    ] = None
     rollout: Annotated[
         int | None,
         typer.Option(
@@ -180,7 +186,24 @@ def head(
             help="Depth of drafts in training (default 3), or the number of light "
             "heads (default 4).",
         ),
-    ] = None,
+    ] = None
+
+    @property
+    def n_steps(self) -> int:
+        """Depth of drafts in training, or the number of light heads."""
+        from edgedec.models.draft_heads import LIGHT_HEADS
+
+        return self.rollout or (4 if self.kind in LIGHT_HEADS else 3)
+
+
+@train.command(cls=HelpCommand)
+@takes_groups
+def head(
+    bundle: options.Bundle,
+    output: Output,
+    training: TrainingOptions,
+    what: HeadOptions,
+    quantization: Quantization = "int8",
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -198,19 +221,18 @@ def head(
 
       edgedec train head general.edgedec --continue --from my.replay -o mine.edgedec
     """
-    from edgedec.models.draft_heads import LIGHT_HEADS
     from edgedec.training.heads.head_job import HeadJob
 
     job = HeadJob(
         bundle=bundle,
         output=output,
         options=training,
-        kind=kind,
+        kind=what.kind,
         scheme=quantization,
-        n_steps=rollout or (4 if kind in LIGHT_HEADS else 3),
-        replay=tuple(replay or ()),
-        is_continued=is_continued,
-        head_file=head_file,
+        n_steps=what.n_steps,
+        replay=tuple(what.replay or ()),
+        is_continued=what.is_continued,
+        head_file=what.head_file,
     )
     _train_head(job, json)
 
@@ -298,13 +320,8 @@ def draft(
 def joint(
     bundle: options.Bundle,
     output: Output,
-    corpus: Annotated[
-        list[Path],
-        typer.Option(metavar="PATH", help="Text file, or folder of text files. Repeatable."),
-    ],
-    max_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum tokens to read.")
-    ] = 100_000,
+    corpus: Corpus,
+    max_tokens: MaxTokens = 100_000,
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the texts.")] = 3,
     minutes: Annotated[
         float | None,
@@ -314,9 +331,7 @@ def joint(
         float, typer.Option(metavar="X", min=0.0, help="Peak learning rate.")
     ] = 1e-4,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed for the order of texts.")] = 0,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="CPU threads (default: one per core).")
-    ] = None,
+    threads: Threads = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
     json: options.Json = False,
     debug: options.Debug = False,
@@ -347,10 +362,7 @@ def joint(
 @train.command(cls=HelpCommand)
 def probe(
     bundle: options.Bundle,
-    corpus: Annotated[
-        list[Path],
-        typer.Option(metavar="PATH", help="Text file, or folder of text files. Repeatable."),
-    ],
+    corpus: Corpus,
     draft_bundle: Annotated[
         Path | None,
         typer.Option(
@@ -360,12 +372,8 @@ def probe(
             callback=named_bundle,
         ),
     ] = None,
-    max_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum tokens to read.")
-    ] = 40_000,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="CPU threads (default: one per core).")
-    ] = None,
+    max_tokens: MaxTokens = 40_000,
+    threads: Threads = None,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:

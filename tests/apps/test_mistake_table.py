@@ -56,7 +56,10 @@ GIVEN = {
     "an export of nothing": (("export", "no.gguf", "-o", "o"), "expected a .gguf file, a Hugging"),
     "an export on something": ((*EXPORT, BUNDLE), "replace it with --force"),
     "results that are missing": (("compare", "no.json"), "cannot read no.json: No such file"),
-    "a store that is missing": (("store", "info", "no.ngrams"), "No such file or directory"),
+    "a store that is missing": (
+        ("store", "info", "no.ngrams"),
+        "there is no n-gram store no.ngrams",
+    ),
 }
 """Mistakes in what a command line names: exit code 1."""
 
