@@ -14,9 +14,6 @@ from edgedec.models.errors import CheckpointError
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import WeightSource
 
-DRAFT_LAYER = "mtp."
-"""What names of weights begin with that belong to a layer for drafting."""
-
 
 class Published(Protocol):
     """What a model's publisher states besides its weights."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edgedec.export.checkpoints.checkpoint import DRAFT_LAYER
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import EdgedecError
 from edgedec.models.families import draft_layer
 from edgedec.models.weights import SourceWeight, check_weights
+
+DRAFT_LAYER = "mtp."
+"""What names of weights begin with that belong to a layer for drafting."""
 
 WeightPlaces = dict[str, tuple[tuple[int, ...], SourceWeight]]
 

@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from edgedec.export.checkpoints.checkpoint import DRAFT_LAYER, Checkpoint
+from edgedec.export.checkpoints.checkpoint import Checkpoint
+from edgedec.export.checkpoints.draft_layer import DRAFT_LAYER
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.files import head_model, write_head_files
 from edgedec.export.heads.graph import HeadWeight
