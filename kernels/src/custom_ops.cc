@@ -31,13 +31,12 @@ OrtStatus* make_domain(const OrtFunctions& ort, OrtCustomOpDomain** domain) {
 EDGEDEC_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   static std::mutex mutex;
   static std::map<const OrtApi*, OrtCustomOpDomain*> domains;
-  const OrtApi* api = base->get_api(edk::kOrtVersion);
+  const OrtApi* api = base->get_api(edk::kOrtApiVersion);
   if (api == nullptr) {
-    const OrtApi* first = base->get_api(1);
-    return edk::OrtFunctions(*first).create_status(
-        edk::kOrtFail, "edgedec needs ONNX Runtime 1.17 or newer: upgrade onnxruntime");
+    return edk::create_status_of(*base->get_api(1))(
+        edk::kOrtFail, "edgedec needs ONNX Runtime 1.24 or newer: upgrade onnxruntime");
   }
-  const edk::OrtFunctions ort(*api);
+  const edk::OrtFunctions& ort = edk::functions_of(*api);
   const std::lock_guard<std::mutex> lock(mutex);
   OrtCustomOpDomain*& domain = domains[api];
   if (domain == nullptr) {

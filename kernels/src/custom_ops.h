@@ -36,18 +36,18 @@ OrtStatus* guarded(const OrtFunctions& ort, const char* op, Body body) {
 /// What ONNX Runtime keeps for one node.
 template <class Op>
 struct Instance {
-  OrtFunctions ort;
+  const OrtFunctions& ort;
   const Kernels& kernels;
   Op op;
 
   Instance(const OrtApi& api, const OrtKernelInfo* info)
-      : ort(api), kernels(usable_kernels()), op(OrtNode(ort, info)) {}
+      : ort(functions_of(api)), kernels(usable_kernels()), op(OrtNode(ort, info)) {}
 };
 
 template <class Op>
 OrtStatus* create_kernel(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info,
                          void** kernel) {
-  return guarded(OrtFunctions(*api), Op::kName, [&] { *kernel = new Instance<Op>(*api, info); });
+  return guarded(functions_of(*api), Op::kName, [&] { *kernel = new Instance<Op>(*api, info); });
 }
 
 template <class Op>
@@ -62,7 +62,7 @@ template <class Op>
 const OrtCustomOp* describe() {
   static const OrtCustomOp op = [] {
     OrtCustomOp d{};
-    d.version = kOrtVersion;
+    d.version = kOrtCustomOpVersion;
     d.get_name = [](const OrtCustomOp*) { return Op::kName; };
     d.get_execution_provider = [](const OrtCustomOp*) -> const char* { return nullptr; };
     d.get_input_type = [](const OrtCustomOp*, size_t i) { return Op::kPorts[i].element; };

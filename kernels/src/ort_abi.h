@@ -1,8 +1,8 @@
 // The part of ONNX Runtime's C interface that these operators use, and no more.
 //
 // The interface is a table of function pointers that only ever grows, so a function is known by
-// its place in it. Places and struct layouts are those of interface version 17; runtimes from
-// 1.17 on hand that version out unchanged.
+// its place in it. Runtimes from 1.24 on have all that are named here. The layout of OrtCustomOp is
+// that of interface version 17, which its field `version` says.
 // Source: onnxruntime_c_api.h of ONNX Runtime (MIT licence).
 #pragma once
 
@@ -17,10 +17,9 @@ struct OrtCustomOpDomain;
 struct OrtKernelInfo;
 struct OrtKernelContext;
 struct OrtValue;
-struct OrtTensorTypeAndShapeInfo;
 
 struct OrtApi {
-  void (*slots[275])();
+  void (*slots[415])();
 };
 
 struct OrtApiBase {
@@ -58,24 +57,27 @@ struct OrtCustomOp {
 
 namespace edk {
 
-constexpr uint32_t kOrtVersion = 17;
+constexpr uint32_t kOrtApiVersion = 24, kOrtCustomOpVersion = 17;
 
 enum OrtCode { kOrtFail = 1, kOrtInvalidArgument = 2 };
 constexpr int kOrtMemoryDefault = 0;
 
+using CreateOrtStatus = OrtStatus* (*)(int code, const char* message);
+
+/// Returns the one function that is needed of runtimes of any version.
+inline CreateOrtStatus create_status_of(const OrtApi& api) {
+  return reinterpret_cast<CreateOrtStatus>(api.slots[0]);
+}
+
 /// The functions of the table by name. A null status means success.
 struct OrtFunctions {
-  OrtStatus* (*create_status)(int code, const char* message);
+  CreateOrtStatus create_status;
   void (*release_status)(OrtStatus*);
   OrtStatus* (*create_custom_op_domain)(const char* name, OrtCustomOpDomain**);
   OrtStatus* (*custom_op_domain_add)(OrtCustomOpDomain*, const OrtCustomOp*);
   OrtStatus* (*add_custom_op_domain)(OrtSessionOptions*, OrtCustomOpDomain*);
   OrtStatus* (*get_tensor_mutable_data)(OrtValue*, void**);
-  OrtStatus* (*get_tensor_element_type)(const OrtTensorTypeAndShapeInfo*, int*);
-  OrtStatus* (*get_dimensions_count)(const OrtTensorTypeAndShapeInfo*, size_t*);
-  OrtStatus* (*get_dimensions)(const OrtTensorTypeAndShapeInfo*, int64_t*, size_t);
-  OrtStatus* (*get_tensor_type_and_shape)(const OrtValue*, OrtTensorTypeAndShapeInfo**);
-  void (*release_tensor_type_and_shape)(OrtTensorTypeAndShapeInfo*);
+  OrtStatus* (*get_type_and_shape)(const OrtValue*, int* type, const int64_t** dims, size_t* rank);
   OrtStatus* (*get_attribute_float)(const OrtKernelInfo*, const char* name, float*);
   OrtStatus* (*get_attribute_int64)(const OrtKernelInfo*, const char* name, int64_t*);
   OrtStatus* (*get_attribute_int64s)(const OrtKernelInfo*, const char* name, int64_t*, size_t*);
@@ -88,17 +90,13 @@ struct OrtFunctions {
                              size_t n_batches, void* user);
 
   explicit OrtFunctions(const OrtApi& api) {
-    take(api, 0, create_status);
+    create_status = create_status_of(api);
     take(api, 93, release_status);
     take(api, 26, create_custom_op_domain);
     take(api, 27, custom_op_domain_add);
     take(api, 28, add_custom_op_domain);
     take(api, 51, get_tensor_mutable_data);
-    take(api, 60, get_tensor_element_type);
-    take(api, 61, get_dimensions_count);
-    take(api, 62, get_dimensions);
-    take(api, 65, get_tensor_type_and_shape);
-    take(api, 99, release_tensor_type_and_shape);
+    take(api, 414, get_type_and_shape);
     take(api, 85, get_attribute_float);
     take(api, 86, get_attribute_int64);
     take(api, 163, get_attribute_int64s);

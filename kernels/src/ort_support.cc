@@ -1,5 +1,9 @@
 #include "ort_support.h"
 
+#include <algorithm>
+#include <map>
+#include <mutex>
+
 #include "first_error.h"
 #include "pool.h"
 
@@ -16,15 +20,12 @@ void check(const OrtFunctions& ort, OrtStatus* status, const char* what) {
 Tensor read_tensor(const OrtFunctions& ort, const OrtValue* value) {
   Tensor tensor;
   if (value == nullptr) return tensor;
-  OrtTensorTypeAndShapeInfo* info = nullptr;
-  check(ort, ort.get_tensor_type_and_shape(value, &info), "describe a tensor");
+  const int64_t* dims = nullptr;
   size_t rank = 0;
-  OrtStatus* status = ort.get_tensor_element_type(info, &tensor.element);
-  if (status == nullptr) status = ort.get_dimensions_count(info, &rank);
-  if (status == nullptr && rank <= kMaxRank) status = ort.get_dimensions(info, tensor.dims, rank);
-  ort.release_tensor_type_and_shape(info);
-  check(ort, status, "tell type and shape of a tensor");
+  check(ort, ort.get_type_and_shape(value, &tensor.element, &dims, &rank),
+        "tell type and shape of a tensor");
   if (rank > kMaxRank) fail("got a tensor of rank %zu, expected at most %d", rank, kMaxRank);
+  std::copy_n(dims, rank, tensor.dims);
   tensor.rank = static_cast<int>(rank);
   // The interface has no read-only access; only the KV cache is ever written through this.
   check(ort, ort.get_tensor_mutable_data(const_cast<OrtValue*>(value), &tensor.data),
@@ -39,6 +40,13 @@ bool is_done(const OrtFunctions& ort, OrtStatus* status) {
 }
 
 }  // namespace
+
+const OrtFunctions& functions_of(const OrtApi& api) {
+  static std::mutex mutex;
+  static std::map<const OrtApi*, OrtFunctions> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return known.try_emplace(&api, api).first->second;
+}
 
 bool OrtNode::find(const char* name, int64_t& value) const {
   return is_done(ort_, ort_.get_attribute_int64(info_, name, &value));

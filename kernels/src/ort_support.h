@@ -6,6 +6,9 @@
 
 namespace edk {
 
+/// Returns the functions of a table: the same for all nodes, so that they stay in caches.
+const OrtFunctions& functions_of(const OrtApi& api);
+
 /// A node of the graph while ONNX Runtime makes its kernel.
 class OrtNode : public Node {
  public:
