@@ -85,11 +85,14 @@ def measured_prompts(outcome: PromptsOutcome) -> Measured:
 
 
 def measured_typing(
-    found: Mapping[str, Sequence[Typed]], n_threads: int, workload: Mapping[str, Scalar]
+    found: Mapping[str, Sequence[Typed]],
+    n_threads: int,
+    workload: Mapping[str, Scalar],
+    lost_share: float | None,
 ) -> Measured:
     """Returns what typing came to, by method: times of all keys, the rest by file.
 
-    found: method -> what came of each file.
+    found: method -> what came of each file. lost_share: CPU time that others took.
     """
     quantities = []
     for method, typed in found.items():
@@ -106,7 +109,7 @@ def measured_typing(
             Quantity(method, name, unit, is_lower_better, tuple(values))
             for (name, unit, is_lower_better), values in per_file.items()
         ]
-    return Measured("typing", n_threads, workload, quantities, build_facts())
+    return Measured("typing", n_threads, workload, quantities, build_facts(), lost_share)
 
 
 def measured_ttft(

@@ -18,6 +18,7 @@ from edgedec.apps.bench.typing_job import Typed, type_passage
 from edgedec.apps.bench.typing_rivals import N_TOKENS, compare, requests_of
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, write_out
+from edgedec.apps.measuring.disturbance import RunWatch, noise_text
 from edgedec.apps.measuring.loop import Plan
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.apps.results.recording import texts_sha256
@@ -75,7 +76,9 @@ def bench_typing(
         threads=plan.n_threads, context=context, provider=plan.provider, device=plan.device
     )
     with load(bundle, loading) as engine:
+        watch = RunWatch(plan.n_threads)
         found = _type_all(engine, configs, passages)
+        noise = watch.noise()
         against, missing = _against(engine, configs[0], passages, rivals, plan.n_threads)
     document = {
         "bundle": str(bundle),
@@ -86,6 +89,7 @@ def bench_typing(
         "files": [passage.name for passage in passages],
         "device": device_facts(),
         "build": build_facts(),
+        "noise": noise,
         "against": against,
         "missing": missing,
         "latency": {
@@ -101,7 +105,8 @@ def bench_typing(
         "min_probability": least,
         "mean_key_ms": 1000 * MEAN_S,
     }
-    printing.recorder.save(bundle, manifest, measured_typing(by_method, plan.n_threads, workload))
+    measured = measured_typing(by_method, plan.n_threads, workload, noise["lost_share"])
+    printing.recorder.save(bundle, manifest, measured)
     if draw is not None and printing.plot is not None:
         draw(document, printing.plot)
         note(f"drew {printing.plot}")
@@ -189,15 +194,16 @@ def _share(part: float, whole: float) -> float | None:
 def _markdown(document: dict[str, Any]) -> str:
     header = ["method", "keys saved", "first p50 ms", "p95", "p99", "keys with an offer",
               "offers exact", "similar", "taken", "prompt reused", "tokens shown", "wait p99 ms",
-              "cancel p99 ms", "CPU s a 1,000"]  # fmt: skip
+              "cancel p99 ms", "CPU s per 1,000 characters"]  # fmt: skip
     keys = document["keys"]
     facts = (
         f"- {', '.join(document['files'])}: typed in real time, {keys['mean_ms']:.0f} ms between "
         f"keys, deviation {keys['deviation_ms']:.0f} (Dhakal et al., 2018), seeded\n"
-        "- an offer that is right is taken, by one key, when the next key would be pressed; exact: "
-        "it is the rest of the line; similar: to as much of it, 0 to 1\n"
-        "- tokens shown: of those computed; wait: until what was being computed had made way; "
-        "cancel: of passes ended in their midst\n"
+        "- a right offer is taken with one key, at the time of the next key; exact: the offer is "
+        "the rest of the line; similar: how similar it is to that, 0 to 1\n"
+        "- tokens shown: share of the computed ones; wait: until the old computation had stopped; "
+        "cancel: for passes that were ended early\n"
+        f"- {noise_text(document['noise'])}\n"
     )
     typed = table(header, [_cells(row) for row in document["rows"]]) + "\n" + facts
     return typed + _against_markdown(document)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgedec.apps.measuring.pictures import COLOURS, use_style
+from edgedec.apps.measuring.pictures import COLOURS, explain_noisy, use_style
 
 _SHARES = (0.5, 0.95)
 
@@ -19,6 +19,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
     use_style()
     figure = Figure(figsize=(8.0, 4.6), layout="constrained")
     axes = figure.subplots()
+    style = "--" if document["noise"]["is_noisy"] else "-"
     for (method, passages), colour in zip(
         document["latency"].items(), cycle(COLOURS), strict=False
     ):
@@ -26,7 +27,9 @@ def draw(document: dict[str, Any], path: Path) -> None:
         if len(waits):
             half, most = np.quantile(waits, _SHARES)
             label = f"{method}: p50 {half:.0f} ms, p95 {most:.0f} ms"
-            axes.ecdf(waits, color=colour, label=label)
+            axes.ecdf(waits, color=colour, label=label, ls=style)
+    if document["noise"]["is_noisy"]:
+        explain_noisy(axes, ls=style)
     for share in _SHARES:
         axes.axhline(share, color="#555555", lw=1, ls=":")
     axes.set(

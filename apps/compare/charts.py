@@ -10,22 +10,27 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Roof:
-    """Limits of one device and what ran below them. points: MACs per byte, GMAC/s, name."""
+    """Limits of one device and what ran below them.
+
+    points: MACs per byte, GMAC/s, name. noisy: names of points that other programs disturbed.
+    """
 
     name: str
     read_gb_s: float
     int8_gmac_s: float
     points: tuple[tuple[float, float, str], ...]
+    noisy: frozenset[str]
 
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """One setting: seconds per answer, score, joules per token if known."""
+    """One setting: seconds per answer and score. is_noisy: other programs disturbed the run."""
 
     name: str
     seconds: float
     score: float
     score_name: str
+    is_noisy: bool
 
 
 def roofs(document: Document) -> list[Roof]:
@@ -40,7 +45,9 @@ def roofs(document: Document) -> list[Roof]:
             if cell is not None and cell["work"] is not None and row["unit"] == "ms"
         )
         if limits is not None and points:
-            found.append(Roof(column["name"], limits["read_gb_s"], limits["int8_gmac_s"], points))
+            noisy = frozenset(row["name"] for row, cell in cells if cell and cell["is_noisy"])
+            roof = (column["name"], limits["read_gb_s"], limits["int8_gmac_s"])
+            found.append(Roof(*roof, points, noisy))
     return found
 
 
@@ -53,7 +60,9 @@ def frontier(document: Document) -> list[FrontierPoint]:
     if times is None or score is None:
         return []
     return [
-        FrontierPoint(column["name"], mean_s(time), quality["value"], score["name"])
+        FrontierPoint(
+            column["name"], mean_s(time), quality["value"], score["name"], column["is_noisy"]
+        )
         for column, time, quality in zip(
             document["columns"], times["cells"], score["cells"], strict=True
         )
@@ -95,3 +104,14 @@ def bars(document: Document) -> Bars:
         if values:
             found.append((column["name"], values))
     return found
+
+
+def noisy_bars(document: Document) -> set[tuple[str, str]]:
+    """Returns column and test of all results that other programs disturbed."""
+    names = [column["name"] for column in document["columns"]]
+    return {
+        (name, row["name"])
+        for row in document["rows"]
+        for name, cell in zip(names, row["cells"], strict=True)
+        if cell is not None and cell["is_noisy"]
+    }

@@ -94,6 +94,7 @@ def _column(column: Column) -> Document:
         "threads": result.threads,
         "limits": None if result.limits is None else dict(result.limits),
         "energy_by": result.energy_by,
+        "is_noisy": any(one.result.is_noisy for one in column.given),
         "warnings": _warnings(column),
     }
 

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgedec.apps.bench.plot import label_points
-from edgedec.apps.compare.charts import bars, frontier, roofs, turned
+from edgedec.apps.compare.charts import bars, frontier, noisy_bars, roofs, turned
 from edgedec.apps.compare.tables import is_wide
-from edgedec.apps.measuring.pictures import use_style
+from edgedec.apps.measuring.pictures import explain_noisy, mark_noisy, use_style
 
 Document = dict[str, Any]
 Points = list[tuple[float, float, str]]
@@ -44,12 +44,19 @@ def draw(document: Document, path: Path) -> None:
 def _draw_bars(axes: Axes, document: Document) -> Points:
     if is_wide(document):
         return _draw_long_bars(axes, document)
-    found = bars(document)
+    found, noisy = bars(document), noisy_bars(document)
+    disturbed: list[tuple[float, float]] = []
     tests = list(dict.fromkeys(test for _, values in found for test, _ in values))
     width = 0.8 / max(1, len(found))
     for i, (name, values) in enumerate(found):
         places = [tests.index(test) + (i - (len(found) - 1) / 2) * width for test, _ in values]
         axes.bar(places, [ratio for _, ratio in values], width, label=name)
+        disturbed += [
+            (x, ratio)
+            for x, (test, ratio) in zip(places, values, strict=True)
+            if (name, test) in noisy
+        ]
+    mark_noisy(axes, [x for x, _ in disturbed], [y for _, y in disturbed])
     axes.axhline(1, color="#555555", lw=1, ls=":")
     axes.set_xticks(range(len(tests)), tests, rotation=30, ha="right")
     axes.set(ylabel="times as good as the base", title=f"Base: {document['base']}")
@@ -60,12 +67,19 @@ def _draw_bars(axes: Axes, document: Document) -> Points:
 
 def _draw_long_bars(axes: Axes, document: Document) -> Points:
     """Draws a line of bars per column, the best column of the first test on top."""
-    found = turned(bars(document))
+    found, noisy = turned(bars(document)), noisy_bars(document)
+    disturbed: list[tuple[float, float]] = []
     names = list(dict.fromkeys(name for _, values in found for name, _ in values))
     width = 0.8 / max(1, len(found))
     for i, (test, values) in enumerate(found):
         places = [names.index(name) + (i - (len(found) - 1) / 2) * width for name, _ in values]
         axes.barh(places, [ratio for _, ratio in values], width, label=test)
+        disturbed += [
+            (ratio, y)
+            for y, (name, ratio) in zip(places, values, strict=True)
+            if (name, test) in noisy
+        ]
+    mark_noisy(axes, [x for x, _ in disturbed], [y for _, y in disturbed])
     axes.axvline(1, color="#555555", lw=1, ls=":")
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
@@ -83,6 +97,10 @@ def _draw_roofs(axes: Axes, document: Document) -> Points:
         colour = f"C{i}"
         axes.loglog(line, np.minimum(line * roof.read_gb_s, roof.int8_gmac_s), color=colour)
         axes.loglog(xs, [y for _, y, _ in roof.points], "o", color=colour, label=roof.name)
+        hollow = [(x, y) for x, y, name in roof.points if name in roof.noisy]
+        axes.plot([x for x, _ in hollow], [y for _, y in hollow], "o", color=colour, mfc="white")
+    if any(roof.noisy for roof in found):
+        explain_noisy(axes, marker="o", mfc="white", ls="")
     axes.set(xlabel="multiply-accumulates per byte of weights read", ylabel="GMAC/s",
              title="Roofline")  # fmt: skip
     axes.legend()
@@ -93,7 +111,10 @@ def _draw_roofs(axes: Axes, document: Document) -> Points:
 def _draw_frontier(axes: Axes, document: Document) -> Points:
     points = frontier(document)
     for point in points:
-        axes.plot(point.seconds, point.score, "o")
+        axes.plot(point.seconds, point.score, "o", mfc="white" if point.is_noisy else None)
+    if any(point.is_noisy for point in points):
+        explain_noisy(axes, marker="o", mfc="white", ls="")
+        axes.legend()
     axes.set(xlabel="seconds per answer", ylabel=points[0].score_name, title="Quality and time")
     axes.set_xlim(left=0)
     axes.grid(visible=True)

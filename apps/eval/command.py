@@ -27,6 +27,7 @@ from edgedec.apps.eval.report import check_comparable, make_document, render
 from edgedec.apps.eval.results import measured_answers
 from edgedec.apps.eval.samples import SampleFile, Samples, read_samples
 from edgedec.apps.eval.walk import walk
+from edgedec.apps.measuring.disturbance import RunWatch
 from edgedec.apps.model_names import named_bundle
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
@@ -155,7 +156,9 @@ def run_job(job: Job, results: ResultOptions, others: Samples) -> Outcome:
             note(APPROXIMATE)
         if any(one.prefill == PREDICTED for one in job.requests.values()):
             note(READS_ROUGHLY)
+        watch = RunWatch(own[0].facts["threads"])
         ended_by = walk(work, own, file, bars.report, job.what.parallel)
+        noise = watch.noise()
     held = Samples(
         {**others.settings, **file.held.settings}, {**others.samples, **file.held.samples}
     )
@@ -168,6 +171,7 @@ def run_job(job: Job, results: ResultOptions, others: Samples) -> Outcome:
             "programs_held_by": list(held_by),
             "device": device_facts(),
             "build": build_facts(),
+            "noise": noise,
         },
         job.what.frontier,
     )

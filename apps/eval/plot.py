@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgedec.apps.eval.tasks import METRICS
-from edgedec.apps.measuring.pictures import COLOURS, use_style
+from edgedec.apps.measuring.pictures import COLOURS, explain_noisy, use_style
 from edgedec.runtime.methods.method_parts import AUTO, PLAIN
 
 Fields = dict[str, float]
@@ -37,8 +37,11 @@ def draw(document: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(10.0, 5.2), layout="constrained")
     axes = figure.subplots()
     points = _settings(document, metric.name) if swept is None else _swept(swept)
+    is_noisy = "noise" in document and document["noise"]["is_noisy"]
     for i, point in enumerate(points):
-        _draw_point(axes, point, COLOURS[i % len(COLOURS)], scale)
+        _draw_point(axes, point, COLOURS[i % len(COLOURS)], scale, is_noisy)
+    if is_noisy:
+        explain_noisy(axes, marker="o", mfc="white", ls="")
     if swept is not None:
         _draw_marks(axes, swept, scale)
     facts = document["settings"][0]["facts"]
@@ -67,7 +70,7 @@ def _swept(frontier: dict[str, Any]) -> Iterator[_Point]:
             yield _Point(row["label"], row["lossless"], row["time_of_target"], row["score"])
 
 
-def _draw_point(axes: Axes, point: _Point, colour: str, scale: float) -> None:
+def _draw_point(axes: Axes, point: _Point, colour: str, scale: float, is_noisy: bool) -> None:
     axes.errorbar(
         point.time["value"],
         scale * point.score["value"],
@@ -77,6 +80,7 @@ def _draw_point(axes: Axes, point: _Point, colour: str, scale: float) -> None:
         capsize=3,
         elinewidth=1,
         color=colour,
+        mfc="white" if is_noisy else colour,
         label=point.label + ("" if point.is_lossless else " (approximate)"),
     )
 

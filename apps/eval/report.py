@@ -32,6 +32,7 @@ from edgedec.apps.eval.scores import (
     tokens_per_s,
 )
 from edgedec.apps.eval.tasks import METRICS, Metric
+from edgedec.apps.measuring.disturbance import noise_text
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.decoding.strategy import TARGET
 
@@ -248,11 +249,13 @@ def _facts(document: dict[str, Any]) -> str:
     lines = [
         f"{document['task']} on {first['data']} ({first['data_sha256'][:12]}); {first['how']}; "
         f"model {first['bundle']}, {first['threads']} threads",
-        f"intervals: {document['resamples']} bootstrap resamples of the problems, seeded; one of "
-        "no width means that all samples agree, not that the value is certain",
+        f"intervals: {document['resamples']} bootstrap resamples of the problems, seeded; width 0 "
+        "means that all samples agree, not that the value is certain",
         "seconds: from prompt to last token, judging not counted; t/s: decoding, prefill excluded; "
         + _how_taken(document["samples"]),
     ]
+    if "noise" in document:
+        lines.append(noise_text(document["noise"]))
     if document["comparisons"]:
         lines.append(
             "kept: share of the first setting's score; flips: share of problems that one of the "

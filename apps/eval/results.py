@@ -32,7 +32,8 @@ def measured_answers(document: dict[str, Any]) -> Measured | None:
         "max_new_tokens": facts["request"]["max_new_tokens"],
         "request_sha256": texts_sha256([json.dumps(facts["request"]["sampling"], sort_keys=True)]),
     }
-    return Measured("eval", facts["threads"], workload, quantities, build_facts())
+    lost = document["noise"]["lost_share"] if "noise" in document else None
+    return Measured("eval", facts["threads"], workload, quantities, build_facts(), lost)
 
 
 def _quantities(label: str, task: str, samples: list[dict[str, Any]]) -> list[Quantity]:

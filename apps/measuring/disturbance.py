@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from edgedec.system.cpu_times import CpuTimes, read_cpu_times
+
+LOST_SHARE = 0.05
+"""Above this share of CPU time taken by others, a run is noisy."""
 
 
 @dataclass(frozen=True)
@@ -68,3 +74,38 @@ class Watch:
             stolen_s=max(0.0, after.stolen_s - before.stolen_s),
             spare_s=max(0.0, (after.n_cpus - n_threads) * wall_s),
         )
+
+
+class RunWatch:
+    """Watches others from now on, while this process and programs that it waits for work."""
+
+    def __init__(self, n_threads: int) -> None:
+        self._n_threads = n_threads
+        self._watch = Watch(time.monotonic)
+        self._own_s = _own_cpu_s()
+        self._watch.start()
+
+    def noise(self) -> dict[str, Any]:
+        """Returns what others took until now, JSON-ready.
+
+        ``lost_share`` is None where the system does not tell.
+        """
+        window = self._watch.stop(self._n_threads, _own_cpu_s() - self._own_s)
+        share = None if window is None else window.lost_share
+        return {
+            "bound": LOST_SHARE,
+            "lost_share": share,
+            "is_noisy": share is not None and share > LOST_SHARE,
+        }
+
+
+def noise_text(noise: dict[str, Any]) -> str:
+    """Returns what `RunWatch.noise` found, in words."""
+    lost = noise["lost_share"]
+    others = "unknown" if lost is None else f"{lost:.1%}"
+    mark = ": the times are noisy" if noise["is_noisy"] else ""
+    return f"CPU time taken by others: {others} (bound {noise['bound']:.0%}){mark}"
+
+
+def _own_cpu_s() -> float:
+    return sum(os.times()[:4])  # user and system, own and of ended children

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from edgedec.apps.measuring.disturbance import Watch, Window
+from edgedec.apps.measuring.disturbance import LOST_SHARE, Watch, Window
 from edgedec.apps.measuring.summary import Summary, summarize
 from edgedec.models.errors import ConfigError
 
@@ -56,7 +56,7 @@ class Bounds:
     spread: standard deviation of the repetitions, as a share of their mean.
     """
 
-    lost_share: float = 0.05
+    lost_share: float = LOST_SHARE
     spread: float = 0.10
 
 

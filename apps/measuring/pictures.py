@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -44,3 +45,8 @@ def mark_noisy(axes: Axes, xs: Sequence[float], ys: Sequence[float], size: float
     """
     if xs:
         axes.plot(xs, ys, "o", color="#555555", mfc="white", ms=size, label=NOISY, zorder=3)
+
+
+def explain_noisy(axes: Axes, **look: Any) -> None:
+    """Says in the legend that results of this look were disturbed by other programs."""
+    axes.plot([], [], color="#555555", label=NOISY, **look)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from edgedec.apps.console.terminal import note
+from edgedec.apps.measuring.disturbance import LOST_SHARE
 from edgedec.apps.results.result import Quantity, Result, Scalar, utc_now, write_result
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
@@ -60,7 +61,7 @@ class Measured:
     quantities: Sequence[Quantity]
     build: Mapping[str, str | None]
     lost_share: float | None = None
-    bound: float = 0.05
+    bound: float = LOST_SHARE
     limits: Mapping[str, Any] | None = None
     energy_by: str | None = None
 

@@ -25,15 +25,19 @@ def test_labels_keep_clear_of_each_other() -> None:
     assert not any(one.overlaps(other) for one, other in combinations(places, 2))
 
 
-def test_waiting_times_are_a_distribution_with_its_quantiles(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_noisy", [False, True])
+def test_waiting_times_are_a_distribution_with_its_quantiles(
+    tmp_path: Path, is_noisy: bool
+) -> None:
     typing_plot = pytest.importorskip("edgedec.apps.bench.typing_plot")
     path = tmp_path / "waits.svg"
     latency = {"auto": [[(0.1 * i, float(i)) for i in range(1, 102)]], "plain": [[]]}
     document = {"model": "m", "threads": 2, "files": ["a.py"], "latency": latency}
-    typing_plot.draw(document, path)
+    typing_plot.draw({**document, "noise": {"is_noisy": is_noisy}}, path)
     written = path.read_text()
     assert "auto: p50 51 ms, p95 96 ms" in written
     assert "share of keys" in written
+    assert ("noisy: other programs ran" in written) is is_noisy
 
 
 def row(m: int, is_noisy: bool) -> dict[str, object]:

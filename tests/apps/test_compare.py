@@ -318,6 +318,36 @@ def test_a_picture(make: Make, cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("is_noisy", [False, True])
+@pytest.mark.parametrize("n_columns", [1, 2, 8], ids=["roofline", "bars", "lines"])
+def test_noisy_results_are_marked_in_pictures(
+    make: Make, cli: Cli, tmp_path: Path, is_noisy: bool, n_columns: int
+) -> None:
+    pytest.importorskip("matplotlib")
+    fields = {"is_noisy": is_noisy, "limits": RESULT.limits if n_columns == 1 else None}
+    quantities = (times(10.0, 11.0, 12.0, is_noisy=is_noisy, work=(1000, 9000)),)
+    paths = [
+        make(f"{i}.json", label=f"l{i}", quantities=quantities, **fields).path
+        for i in range(n_columns)
+    ]
+    done = cli("compare", *paths, "--allow-noise", "--plot", tmp_path / "all.svg")
+    assert done.exit_code == 0, done.err
+    assert ("noisy: other programs ran" in (tmp_path / "all.svg").read_text()) is is_noisy
+
+
+@pytest.mark.parametrize("is_noisy", [False, True])
+def test_noisy_evaluations_are_marked_in_pictures(
+    make: Make, cli: Cli, tmp_path: Path, is_noisy: bool
+) -> None:
+    pytest.importorskip("matplotlib")
+    score = Quantity("plain", "pass@1", "share", False, (1.0, 0.0), weights=(1.0, 1.0))
+    quantities = (Quantity("plain", "time", "ms", True, (900.0, 1100.0)), score)
+    path = make(kind="eval", quantities=quantities, is_noisy=is_noisy, limits=None).path
+    done = cli("compare", path, "--plot", tmp_path / "scores.svg")
+    assert done.exit_code == 0, done.err
+    assert ("noisy: other programs ran" in (tmp_path / "scores.svg").read_text()) is is_noisy
+
+
 @pytest.mark.e2e
 def test_a_bench_is_kept_and_compared(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
