@@ -102,7 +102,8 @@ def _problem(fields: dict[str, Any], place: str) -> ChoiceProblem:
                 return make(fields, place)
             except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
                 raise ConfigError(f"{place}: {_said(error)}, {_EXPECTED}") from None
-    raise ConfigError(f"{place}: the keys are {shown(sorted(fields))}, {_EXPECTED}")
+    keys = ", ".join(sorted(fields))[:80] or "of an empty object"
+    raise ConfigError(f"{place}: got the keys {keys}, {_EXPECTED}")
 
 
 def _said(error: Exception) -> str:

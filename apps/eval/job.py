@@ -354,7 +354,9 @@ def _tries(what: TaskOptions, temperature: float | None) -> list[Tries]:
             raise ConfigError("--choose needs --best-of N")
         return []
     if what.task in _WITHOUT_ANSWERS or what.frontier:
-        raise ConfigError("--best-of is for tasks with answers, and goes without --frontier")
+        raise ConfigError(
+            "--best-of is for tasks with answers, and cannot be combined with --frontier"
+        )
     given = 0.8 if temperature is None else temperature
     tries = parse_tries(what.best_of, what.choose or "vote", given)
     for one in tries:

@@ -196,18 +196,23 @@ def _check_together(
     """Raises a ConfigError if options are given that exclude each other."""
     is_kept, is_shown = bool(keeping.session or keeping.adapt), shown != ShowOptions()
     if tries.best_of is not None and (is_kept or is_shown):
-        raise ConfigError("--best-of goes without --session, --adapt, --show-drafts and --explain")
+        raise ConfigError(
+            "--best-of cannot be combined with --session, --adapt, --show-drafts or --explain"
+        )
     if asking.quote is not None and (tries.best_of or is_kept or is_shown):
         raise ConfigError(
-            "--quote goes without --best-of, --session, --adapt, --show-drafts and --explain"
+            "--quote cannot be combined with --best-of, --session, --adapt, --show-drafts or "
+            "--explain"
         )
     if beams.beams is not None and (asking.quote or tries.best_of or is_kept):
-        raise ConfigError("--beams goes without --quote, --best-of, --session and --adapt")
+        raise ConfigError(
+            "--beams cannot be combined with --quote, --best-of, --session or --adapt"
+        )
     is_other = asking.quote or tries.best_of or beams.beams
     if grammar.grammar_aligned is not None and (is_other or is_kept or is_shown):
         raise ConfigError(
-            "--grammar-aligned goes without --quote, --best-of, --beams, --session, --adapt, "
-            "--show-drafts and --explain"
+            "--grammar-aligned cannot be combined with --quote, --best-of, --beams, --session, "
+            "--adapt, --show-drafts or --explain"
         )
 
 

@@ -48,5 +48,12 @@ class ServerSettings:
                 f"--host {self.host} lets other machines in: give --api-key, or --no-auth to let "
                 "everybody in"
             )
+        for origin in self.origins:
+            scheme, _, place = origin.partition("://")
+            if origin != "null" and (not scheme or not place or "/" in place):
+                raise ConfigError(
+                    f"--cors is {origin!r}, expected the origin of a page, such as "
+                    "https://notes.example or http://localhost:3000"
+                )
         if self.api_keys and self.is_open:
             raise ConfigError("--api-key and --no-auth are given, expected one of them")

@@ -142,5 +142,5 @@ def share_of(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise ConfigError(f"a share is {text!r}, expected 0 to 1, or 0% to 100%")
+        raise ConfigError(f"the share of time is {text!r}, expected 0 to 1, or 0% to 100%")
     return share

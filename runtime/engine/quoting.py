@@ -81,7 +81,7 @@ def quote(
     """Returns the likeliest quote; see `Engine.quote`."""
     for name, given in (("question", question), ("text", text)):
         if not isinstance(given, str) or not given.strip():
-            raise ConfigError(f"the {name} is {shown(given)}, expected text that is not blank")
+            raise ConfigError(f"the {name} is {shown(given)}: expected text, and not only blanks")
     check_count("max_tokens", max_tokens, 1, "the most tokens of a quote")
     check_progress(on_progress)
     asking = _Asking(lending.loaded, question, max_tokens)

@@ -50,7 +50,7 @@ def _on_place(entry: ModelEntry, option: PlaceOption, name: str, must_run: bool)
     if place.stated not in contract.providers:
         known = ", ".join(p.name for p in target.places if p.stated in contract.providers)
         raise ConfigError(
-            f"{option} is {name}, but this bundle's graph, of the compiler {contract.compiler}, "
+            f"{option} is {name}, but this bundle (compiler {contract.compiler}) "
             f"runs on {known or f'no such {option}'}: export the model with --target {target.name}"
         )
     available = target_module(target.name, "run_places").available()

@@ -51,8 +51,8 @@ class BeamConfig:
         check_number("length_penalty", self.length_penalty, -10, 10, "1 is the average per token")
         if self.n_beams > MOST_BEAMS or self.n_beams % self.n_groups:
             raise ConfigError(
-                f"n_beams is {self.n_beams} in {self.n_groups} groups, expected at most "
-                f"{MOST_BEAMS}, a multiple of the groups"
+                f"n_beams is {self.n_beams} in {self.n_groups} groups, expected a multiple "
+                f"of the groups, at most {MOST_BEAMS}"
             )
 
 

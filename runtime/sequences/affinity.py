@@ -29,8 +29,8 @@ class Affinity:
         for processor in processors:
             if isinstance(processor, bool) or processor not in allowed:
                 raise ConfigError(
-                    f"affinity names processor {processor!r}, expected some of "
-                    f"{', '.join(map(str, allowed))}, which this process may use"
+                    f"affinity names processor {processor!r}, expected some that this process may "
+                    f"use: {', '.join(map(str, allowed))}"
                 )
         if not processors or len(set(processors)) < len(processors):
             raise ConfigError(

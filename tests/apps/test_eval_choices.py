@@ -88,7 +88,7 @@ def test_csv_forms_are_read(tmp_path: Path) -> None:
     [
         ("[1]", "d.jsonl:1: got list, expected the keys of MMLU"),
         ("{", "d.jsonl:1: not valid JSON"),
-        ({"q": 1}, "the keys are a list of 1, expected the keys of MMLU"),
+        ({"q": 1}, "got the keys q, expected the keys of MMLU"),
         ({**MMLU, "answer": 4}, "the right answer is 4, of A, B, C, D"),
         ({**MMLU, "answer": True}, "the right answer is True"),
         ({**MMLU, "choices": ["only"]}, "got the choices a list of 1"),

@@ -35,6 +35,17 @@ TYPED = {
     "no output": (("export", "smollm2-135m-instruct"), "Missing option '--output' / '-o'"),
     "an unknown format": ((*EXPORT, "o", "--quant", "q9"), "is not one of 'keep', 'int8'"),
     "too many words": (("doctor", "extra"), "unexpected extra argument"),
+    "a mistyped verb": (("rnu", BUNDLE, "Hi"), "Did you mean 'run'"),
+    "help for a mistyped verb": (("help", "runn"), "Did you mean 'run'"),
+    "a prompt twice": (("run", BUNDLE, "Hi", "--prompt-file", "a.txt"), "expected one of them"),
+    "too many drafts": (("run", BUNDLE, "Hi", "--draft-len", "200"), "200 is not in the range"),
+    "too many completions": (("suggest", BUNDLE, "Hi", "-k", "99"), "99 is not in the range"),
+    "a chooser that is none": (("run", BUNDLE, "--best-of", "3", "--choose", "best"), "'tests'"),
+    "a bias without a value": (("run", BUNDLE, "Hi", "--logit-bias", "x"), "such as 42=-5"),
+    "processors in words": (("run", BUNDLE, "Hi", "--affinity", "zero"), "numbers such as 0,1"),
+    "sizes in words": (("bench", BUNDLE, "-p", "many"), "expected numbers as in 1,2,4"),
+    "a task that is none": (("eval", BUNDLE, "--task", "maths"), "is not one of 'human_eval'"),
+    "a task without data": (("eval", BUNDLE), "expected --task and --data with BUNDLE"),
 }
 """Mistakes in a command line: exit code 2."""
 
@@ -56,9 +67,26 @@ GIVEN = {
     "an export of nothing": (("export", "no.gguf", "-o", "o"), "expected a .gguf file, a Hugging"),
     "an export on something": ((*EXPORT, BUNDLE), "replace it with --force"),
     "results that are missing": (("compare", "no.json"), "cannot read no.json: No such file"),
+    "a list of texts in place of a fleet": (("fleet", "doctor", "a.txt"), "not a TOML file"),
+    "a web page without its scheme": (
+        ("serve", BUNDLE, "--cors", "notes.example"),
+        "expected the origin of a page, such as https://notes.example",
+    ),
+    "a result that is text": (("compare", "a.txt"), "write one with `edgedec bench --save`"),
+    "an adapter that is none": ((*EXPORT, "o", "--lora", "folder"), "has no adapter_config.json"),
+    "a head that is none": ((*EXPORT, "o", "--head", "a.txt"), "is not a draft head, or damaged"),
+    "an unknown target": ((*EXPORT, "o", "--target", "tpu"), "known: coreml, cpu, cuda"),
+    "bits for nothing": ((*EXPORT, "o", "--target-bits", "5"), "--target-bits 5 needs --quant"),
+    "a text called a model": (("export", "a.txt", "-o", "o"), "this is not a GGUF file"),
+    "a folder without a model": (("export", "folder", "-o", "o"), "has no config.json"),
+    "a path of the hub": (("models", "pull", "a/b/c"), "expected a hub id such as org/name"),
+    "a file for a store": (
+        ("store", "seed", "s", "a.txt", "--bundle", BUNDLE),
+        "expected a folder of text or code to read",
+    ),
     "a store that is missing": (
         ("store", "info", "no.ngrams"),
-        "there is no n-gram store no.ngrams",
+        "make it with `edgedec store seed`",
     ),
 }
 """Mistakes in what a command line names: exit code 1."""
@@ -68,6 +96,31 @@ ASKED = {
     "an empty text": (("suggest", BUNDLE, ""), "the prompt is empty"),
     "a prompt that is missing": (("run", BUNDLE, "--prompt-file", "no.txt"), "No such file"),
     "a folder of prompts": (("run", BUNDLE, "--prompt-file", "folder"), "Is a directory"),
+    "a prompt that is not text": (("run", BUNDLE, "--prompt-file", "bin.txt"), "is not UTF-8"),
+    "a session that is a folder": (("run", BUNDLE, "Hi", "--session", "folder"), "regular file"),
+    "a session nowhere": (("run", BUNDLE, "Hi", "--session", "no/s"), "there is no folder no"),
+    "a processor too many": (("run", BUNDLE, "Hi", "--affinity", "0,9999"), "this process may use"),
+    "beams with tries": (
+        ("run", BUNDLE, "Hi", "--best-of", "4", "--beams", "2"),
+        "--beams cannot be combined with --quote, --best-of",
+    ),
+    "tests without a file": (
+        ("run", BUNDLE, "Hi", "--best-of", "3", "--choose", "tests"),
+        "--tests FILE.py go together: give both",
+    ),
+    "a setting of switching": (
+        ("run", BUNDLE, "Hi", "--switch", "ead:treshold=1"),
+        "unknown switch key 'treshold'; known: ",
+    ),
+    "another bundle's device": (
+        ("run", BUNDLE, "Hi", "--provider", "cuda"),
+        "export the model with --target ort",
+    ),
+    "layers that are too many": (
+        ("run", BUNDLE, "Hi", "--layers", "unified:keep=2"),
+        "expected a number from 0 to 1",
+    ),
+    "a quote of nothing": (("run", BUNDLE, "Hi", "--quote", "empty.txt"), "not only blanks"),
     "an unknown method": (("run", BUNDLE, "Hi", "--method", "magic"), "expected plain, auto, or"),
     "too many threads": (("run", BUNDLE, "Hi", "--threads", "9999"), "this machine's processors"),
     "too small a context": (("run", BUNDLE, "Hi", "--context", "1"), "shorten the prompt, or"),
@@ -86,6 +139,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "folder").mkdir()
     (tmp_path / "x.edgedec").mkdir()
     (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "bin.txt").write_bytes(b"\xff\xfe")
     (tmp_path / "text.gguf").write_text("text")
     (tmp_path / "bad.gguf").write_bytes(b"GGUF\0\0")
     return tmp_path

@@ -36,6 +36,6 @@ def test_files_that_cannot_be_quoted(cli: Cli, smollm2_bundle: Path, tmp_path: P
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     assert "is not UTF-8 text" in cli(*command, tmp_path / "latin.txt").error
     (tmp_path / "empty.txt").write_text(" \n")
-    assert "expected text that is not blank" in cli(*command, tmp_path / "empty.txt").error
+    assert "expected text, and not only blanks" in cli(*command, tmp_path / "empty.txt").error
     both = cli(*command, tmp_path / "empty.txt", "--best-of", 2)
     assert "--quote goes without --best-of" in both.error

@@ -65,7 +65,8 @@ def test_what_cannot_be_trained(cli: Cli, smollm2_bundle: Path, tmp_path: Path) 
     asked = ("train", "head", smollm2_bundle, "--corpus", Path(__file__), "-o", tmp_path / "new")
     error = cli(*asked).error
     assert (
-        "returns the hidden states of the layers [30], a draft head needs those of a low" in error
+        "returns the hidden states of the layers [30], a draft head needs those of an early"
+        in error
     )
     assert "export the model again with --hidden-layers 2,15" in error
     exits = (*asked[:1], "exit", *asked[2:], "--exit")

@@ -118,16 +118,17 @@ class HeadReport:
         if self.entry.kind in LIGHT_HEADS:
             what = f"{self.entry.head.config.n_layers} light heads ({self.entry.kind})"
         if self.entry.kind == ADAPTER:
-            what = f"an exit behind layer {self.entry.hidden_layers[0]} with an adapter"
+            what = f"an exit after layer {self.entry.hidden_layers[0]} with an adapter"
         lines = [
             f"{self.bundle}: {what} of {self.n_bytes / 1e6:.1f} MB, trained on "
             f"{self.entry.n_tokens:,} tokens",
-            f"of other texts it finds {depths} of the model's own tokens, by depth; it can name "
-            f"{self.covered:.1%} of them; quantised it finds {self.quantised:.1%} of the next ones",
+            f"in other texts it predicts {depths} of the model's own tokens, by depth; its "
+            f"vocabulary covers {self.covered:.1%}; quantised, it predicts "
+            f"{self.quantised:.1%} of the next ones",
             f"the first by kind of file: {kinds}",
         ]
         if self.before is not None:
-            lines.append(f"the head that it went on from found {self.before:.1%} of these")
+            lines.append(f"the head that it started from predicted {self.before:.1%} of these")
         if self.n_skipped:
             lines.append(f"{self.n_skipped} files are not UTF-8 text and were skipped")
         if not self.is_finite:
@@ -237,7 +238,7 @@ def _checked_layers(entry: ModelEntry, job: HeadJob) -> tuple[int, ...]:
         if not (exit_layer in layers and entry.contract.can.entry):
             raise ConfigError(
                 f"this bundle's graph returns the hidden states of the layers {list(layers)}, an "
-                f"exit behind layer {exit_layer} of {n_layers} needs its own: export the model "
+                f"exit after layer {exit_layer} of {n_layers} needs its own: export the model "
                 f"again with --exit {exit_layer}"
             )
         return (exit_layer,)
@@ -246,7 +247,7 @@ def _checked_layers(entry: ModelEntry, job: HeadJob) -> tuple[int, ...]:
         wanted = f"{max(1, n_layers // 14)},{n_layers // 2}"
         raise ConfigError(
             f"this bundle's graph returns the hidden states of the layers {list(layers)}, a draft "
-            f"head needs those of a low, a middle and the last one: export the model again with "
-            f"--hidden-layers {wanted}"
+            f"head needs those of an early, a middle and the last layer: export the model again "
+            f"with --hidden-layers {wanted}"
         )
     return layers

@@ -224,7 +224,7 @@ def test_every_span_lies_whole_in_a_part(tokenizer: Tokenizer, most: int) -> Non
 @pytest.mark.parametrize(
     ("question", "text", "most", "reason"),
     [
-        (QUESTION, "", 30, "the text is '', expected text that is not blank"),
+        (QUESTION, "", 30, "the text is '': expected text, and not only blanks"),
         (QUESTION, " \n\t", 30, "not blank"),
         ("  ", TEXT, 30, "the question is '  '"),
         (QUESTION, 7, 30, "the text is 7"),

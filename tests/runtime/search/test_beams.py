@@ -146,7 +146,7 @@ def test_computes_common_beginnings_once_and_begins_its_tree_anew() -> None:
     [
         ({"n_beams": 0}, "n_beams is 0"),
         ({"n_beams": 65}, "at most 64"),
-        ({"n_beams": 4, "n_groups": 3}, "a multiple of the groups"),
+        ({"n_beams": 4, "n_groups": 3}, "expected a multiple of the groups"),
         ({"diversity": -1.0}, "diversity is -1"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"length_penalty": float("nan")}, "length_penalty is nan"),

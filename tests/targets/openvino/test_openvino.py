@@ -184,7 +184,7 @@ def test_a_missing_device_says_what_it_takes(bundle: Path) -> None:
 @pytest.mark.robustness
 def test_a_bundle_of_another_target_is_refused(smooth_gguf: Path, tmp_path: Path) -> None:
     export(ExportConfig(str(smooth_gguf), tmp_path / "cpu", context=64))
-    with pytest.raises(ConfigError, match=r"of the compiler fused: .* --target openvino"):
+    with pytest.raises(ConfigError, match=r"compiler fused.* --target openvino"):
         edgedec.load(tmp_path / "cpu", EngineOptions(device="CPU"))
 
 
