@@ -29,7 +29,7 @@ def test_prints_the_best_text(cli: Cli, smollm2_bundle: Path) -> None:
 def test_options_that_do_not_go_together(cli: Cli, smollm2_bundle: Path) -> None:
     command = ["run", smollm2_bundle, "x"]
     assert "--beam-groups needs --beams" in cli(*command, "--beam-groups", 2).error
-    assert "--beams goes without" in cli(*command, "--beams", 2, "--best-of", 2).error
+    assert "--beams cannot be combined with" in cli(*command, "--beams", 2, "--best-of", 2).error
     assert (
         "expected a multiple of the groups" in cli(*command, "--beams", 3, "--beam-groups", 2).error
     )

@@ -38,4 +38,4 @@ def test_files_that_cannot_be_quoted(cli: Cli, smollm2_bundle: Path, tmp_path: P
     (tmp_path / "empty.txt").write_text(" \n")
     assert "expected text, and not only blanks" in cli(*command, tmp_path / "empty.txt").error
     both = cli(*command, tmp_path / "empty.txt", "--best-of", 2)
-    assert "--quote goes without --best-of" in both.error
+    assert "--quote cannot be combined with --best-of" in both.error
