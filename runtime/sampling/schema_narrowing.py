@@ -3,18 +3,20 @@
 Every text that a narrowed schema allows is allowed by the original, too; a few others are not
 written any more. `oneOf` becomes `anyOf` of branches that no value has in common: what two of them
 may have in common is left out, as its values are mostly invalid anyway. Dependencies become a
-choice between leaving out what depends and having all of it, `not` what it forbids. Formats that
-JSON Schema does not define say nothing.
+choice between leaving out what depends and having all of it, `not` what it forbids, conditions a
+choice between meeting and failing them. What arrays contain comes first, and what is unique of few
+values is listed. Formats that JSON Schema does not define say nothing.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any
 
-Schema = Any
-"""A schema: a mapping, or true or false."""
+from edgedec.runtime.sampling.schema_refutations import TYPES, Schema, refutations
 
 FORMATS = frozenset({
     "date-time", "time", "date", "duration", "email", "idn-email", "hostname", "idn-hostname",
@@ -27,7 +29,7 @@ _MAPS = ("properties", "patternProperties", "definitions", "$defs", "dependentSc
          "dependencies")  # fmt: skip
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "unevaluatedProperties",
-           "unevaluatedItems", "then", "else")  # fmt: skip
+           "unevaluatedItems", "contains", "if", "then", "else")  # fmt: skip
 _MOST_DEPTH = 64
 _MOST_REFS = 32
 _MOST_BRANCHES = 100
@@ -35,7 +37,9 @@ _MOST_CONDITIONS = 8
 """Of one branch: as many branches have as many each, which the library has to multiply out."""
 _MOST_STEPS = 20_000
 """Schemas that are looked at to tell branches apart: references may go round in circles."""
-_TYPES = frozenset({"null", "boolean", "object", "array", "integer", "number", "string"})
+_MOST_UNIQUE = 4
+"""Values of which all arrays without repetition are listed."""
+_LITERAL = re.compile(r"\^([\w \-]+)\$")
 
 
 def narrowed(schema: Schema) -> Schema:
@@ -53,7 +57,7 @@ class _Facts:
     choices: sets of facts, of each of which one is so of a value.
     """
 
-    types: frozenset[str] = _TYPES
+    types: frozenset[str] = TYPES
     values: tuple[Any, ...] | None = None
     required: frozenset[str] = frozenset()
     properties: Mapping[str, tuple[Schema, ...]] = field(default_factory=dict)
@@ -113,7 +117,10 @@ class _Narrowing:
         _close(made)
         _name(made)
         _depend(made)
-        _forbid(made)
+        _forbid(made, schema)
+        _decide(made, schema)
+        _contain(made)
+        _list_unique(made)
         _count(made)
         return made
 
@@ -146,9 +153,23 @@ class _Narrowing:
                 found.append({"enum": rest})
             elif self._have_other_items(own, other):
                 found.append({"minItems": 1})
+            elif (name := self._differing_property(own, other)) is not None:
+                found.append({"required": [name]})
+            elif own.is_object and (names := _own_names(own, other)):
+                found.append({"anyOf": [{"required": [name]} for name in names]})
             else:
                 return None
         return found if len(found) <= _MOST_CONDITIONS else None
+
+    def _differing_property(self, a: _Facts, b: _Facts) -> str | None:
+        """Returns a property whose values are surely never of both, if objects have one."""
+        if not a.is_object:
+            return None
+        for name in sorted(a.properties.keys() & b.properties.keys()):
+            pair = [self._all_facts(facts.properties[name]) for facts in (a, b)]
+            if self._are_disjoint(pair[0], pair[1], 0):
+                return name
+        return None
 
     def _have_other_items(self, a: _Facts, b: _Facts) -> bool:
         """Says whether no array but the empty one is surely of both."""
@@ -221,13 +242,24 @@ class _Narrowing:
         return found if ref == "#" or ref.startswith("#/") else True
 
 
+def _own_names(own: _Facts, other: _Facts) -> list[str]:
+    """Returns the names of which objects have no others, if another closed set has none of them."""
+    for names in own.closed:
+        if names and any(not names & others for others in other.closed):
+            return sorted(names)[:_MOST_CONDITIONS]
+    return []
+
+
 def _own_facts(schema: Mapping[str, Any]) -> _Facts:
     """Returns what a schema's own keywords say."""
-    types = _names_in(schema["type"]) if "type" in schema else _TYPES
+    types = _names_in(schema["type"]) if "type" in schema else TYPES
     values = schema.get("enum")
     values = tuple(values) if isinstance(values, list) else None
     if "const" in schema:
         values = (schema["const"],)
+    if values is None and types == {"string"} and isinstance(schema.get("pattern"), str):
+        literal = _LITERAL.fullmatch(schema["pattern"])
+        values = (literal[1],) if literal else None
     properties = schema.get("properties")
     properties = properties if isinstance(properties, Mapping) else {}
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
@@ -351,7 +383,7 @@ def _depend(made: dict[str, Any]) -> None:
             _add(made, {"anyOf": [{"properties": {name: False}}, then]})
 
 
-def _forbid(made: dict[str, Any]) -> None:
+def _forbid(made: dict[str, Any], schema: Mapping[str, Any]) -> None:
     """Has what remains take the place of ``not``, where that can be said."""
     refused = made.get("not")
     if refused is True or refused == {}:
@@ -366,9 +398,61 @@ def _forbid(made: dict[str, Any]) -> None:
     elif isinstance(refused, Mapping) and set(refused) == {"type"}:
         types = _names_in(refused["type"])
         if types and "integer" not in types:  # other numbers have no name
-            rest = _TYPES - types - ({"integer"} if "number" in types else set())
+            rest = TYPES - types - ({"integer"} if "number" in types else set())
             del made["not"]
             _add(made, {"type": sorted(rest)})
+    elif ways := refutations(schema.get("not")):
+        del made["not"]
+        _add(made, {"anyOf": ways})
+
+
+def _decide(made: dict[str, Any], schema: Mapping[str, Any]) -> None:
+    """Has a choice take the place of ``if``, where values that fail it can be described."""
+    if "if" not in made or not (ways := refutations(schema["if"])):
+        return
+    condition = made.pop("if")
+    then, otherwise = made.pop("then", True), made.pop("else", True)
+    failed = [{"allOf": [way, otherwise]} for way in ways]
+    _add(made, {"anyOf": [{"allOf": [condition, then]}, *failed]})
+
+
+def _contain(made: dict[str, Any]) -> None:
+    """Has the first item be the one that an array is to contain."""
+    items, least = made.get("items", True), made.get("minItems", 0)
+    is_bounded = "maxContains" in made or made.get("minContains", 1) != 1
+    is_open = isinstance(items, Mapping | bool) and isinstance(least, int)
+    if "contains" not in made or is_bounded or not is_open or "prefixItems" in made:
+        return
+    made.pop("minContains", None)
+    made["prefixItems"] = [{"allOf": [made.pop("contains"), items]}]
+    made["minItems"] = max(1, least)
+
+
+def _list_unique(made: dict[str, Any]) -> None:
+    """Has all arrays of few values take the place of items that are unique."""
+    most, items = made.get("maxItems"), made.get("items")
+    if made.get("uniqueItems") is not True:
+        return
+    if isinstance(most, int) and most <= 1:
+        del made["uniqueItems"]
+    elif set(made) <= _UNIQUE_KEYS and made.get("type") == "array" and isinstance(items, Mapping):
+        values = [True, False] if items.get("type") == "boolean" else items.get("enum")
+        if set(items) - {"type"} <= {"enum"} and isinstance(values, list):
+            _list_arrays(made, values)
+
+
+_UNIQUE_KEYS = {"type", "items", "minItems", "maxItems", "uniqueItems", "title", "description"}
+
+
+def _list_arrays(made: dict[str, Any], values: Sequence[Any]) -> None:
+    different = [v for i, v in enumerate(values) if not any(_is_same(v, w) for w in values[:i])]
+    least, most = made.get("minItems", 0), made.get("maxItems", len(different))
+    if len(different) > _MOST_UNIQUE or not (isinstance(least, int) and isinstance(most, int)):
+        return
+    sizes = range(least, min(most, len(different)) + 1)
+    for key in ("type", "items", "minItems", "maxItems", "uniqueItems"):
+        made.pop(key, None)
+    made["enum"] = [list(one) for n in sizes for one in permutations(different, n)]
 
 
 def _count(made: dict[str, Any]) -> None:

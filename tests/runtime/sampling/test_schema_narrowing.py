@@ -102,6 +102,45 @@ SCHEMAS: dict[str, Any] = {
         "properties": {"a": {"type": "number"}, "r": {}},
     },
     "one name": {"type": "object", "propertyNames": {"const": "r"}},
+    "a property tells": {
+        "oneOf": [{"type": "object", "properties": {"a": {"type": "number"}}},
+                  {"type": "object", "properties": {"a": {"type": "string"}}}]
+    },
+    "closed apart": {
+        "oneOf": [{"type": "object", "properties": {"a": {}}, "additionalProperties": False},
+                  {"type": "object", "properties": {"r": {}, "kind": {}},
+                   "additionalProperties": False}]
+    },
+    "a literal pattern": {
+        "oneOf": [{"type": "object", "required": ["kind"],
+                   "properties": {"kind": {"type": "string", "pattern": f"^{kind}$"}}}
+                  for kind in "no"]
+    },
+    "if a constant": {
+        "type": "object", "properties": {"kind": {"type": "string"}},
+        "if": {"properties": {"kind": {"const": "n"}}}, "then": {"required": ["a"]},
+        "else": {"required": ["r"]},
+    },
+    "if there": {"if": {"required": ["a"]}, "then": {"required": ["r"]}},
+    "if of a kind": {
+        "if": {"type": "object", "required": ["kind"], "properties": {"kind": {"enum": [1, "n"]}}},
+        "then": {"required": ["a"]}, "else": {"not": {"required": ["a", "r"]}},
+    },
+    "if items": {
+        "type": "array", "if": {"items": {"type": "integer"}}, "then": {"maxItems": 1},
+        "else": {"minItems": 2},
+    },
+    "not a constant": {"not": {"const": "red"}},
+    "not odd letters": {"type": "string", "not": {"enum": ["a b-c", "^]\\", "é#~&<", "\n."]}},
+    "not these": {"not": {"enum": [True, 1, 2.5, "a", "", None]}},
+    "not one kind": {
+        "type": "object", "not": {"properties": {"kind": {"const": "n"}}, "required": ["kind"]}
+    },
+    "contains": {"type": "array", "contains": {"type": "string"}},
+    "contains among": {"type": "array", "items": {"enum": [1, 2, "a"]}, "contains": {"const": 1}},
+    "unique, few": {"type": "array", "items": {"enum": [1, "a", 2]}, "uniqueItems": True},
+    "unique truths": {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True},
+    "unique, one": {"type": "array", "uniqueItems": True, "maxItems": 1},
     "names of keywords": {
         "type": "object", "properties": {"oneOf": {"type": "number"}, "format": {"const": "x"}}
     },
@@ -112,7 +151,10 @@ def values() -> Iterator[Any]:
     """Yields scalars, arrays of two, and objects of all names with some values."""
     yield from SCALARS
     yield []
-    yield from ([one, other] for one in (1, "a") for other in (2, "b"))
+    yield from ([one, other] for one in (1, "a") for other in (2, "b", 1))
+    yield from ([one] for one in (1, "a", True))
+    yield [True, False]
+    yield [True, True]
     names = ("a", "r", "kind", "oneOf")
     for n in range(len(names) + 1):
         for chosen in combinations(names, n):
@@ -143,7 +185,9 @@ WHOLE = [
     "names of keywords", "unique, if need be", "then without if", "if and nothing",
     "so many of nothing", "none need be there", "nothing unevaluated", "all are evaluated",
     "items unevaluated", "names are text", "any names", "names by pattern", "names by length",
-    "names by choice", "one name",
+    "names by choice", "one name", "if there", "if a constant", "not a constant", "not these",
+    "not one kind", "a property tells", "closed apart", "a literal pattern", "unique, few",
+    "unique truths", "unique, one",
 ]  # fmt: skip
 
 
@@ -194,6 +238,13 @@ def test_models_follow_them(name: str, make_engine: Callable[..., Engine]) -> No
         {"$defs": {"A": {"allOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/A"}]}},
          "oneOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]},
         {"oneOf": [{"const": i} for i in range(5000)]},
+        {"if": 3, "then": 4}, {"if": {"properties": 1, "required": 2, "enum": 3}, "then": False},
+        {"if": {"enum": list(range(5000))}, "else": False}, {"not": {"const": "x" * 5000}},
+        {"if": {"properties": {f"p{i}": {"enum": ["a", 1]} for i in range(200)}}, "then": False},
+        {"allOf": [{"if": {"required": [f"p{i}"]}, "then": {"required": [f"q{i}"]}}
+                   for i in range(40)]},
+        {"contains": 1, "minItems": "2"}, {"uniqueItems": 1, "type": ["array"], "items": 2},
+        {"type": "array", "uniqueItems": True, "items": {"enum": [[], {}, 1, 1.0]}},
         {"oneOf": [{"type": "object", "required": [f"p{i}"]} for i in range(100)]},
     ],
 )  # fmt: skip
