@@ -89,6 +89,7 @@ OPTIONAL = {
     "apps/lsp/session.py": {"lsprotocol"},
     "apps/lsp/window.py": {"lsprotocol", "pygls"},
     "apps/serve": {"h11", "pydantic", "starlette", "uvicorn"},
+    "apps/serve/ray_app.py": {"pydantic", "ray", "starlette"},
     "apps/serve/surfaces": {"pydantic"},
     "apps/measuring/pictures.py": {"matplotlib"},
     "apps/bench/plot.py": {"matplotlib"},
