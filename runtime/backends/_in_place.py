@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
-from weakref import WeakSet
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.graph import BUNDLED_KERNELS, LAYER_GATES, GraphContract
 from edgedec.models.kv_sizes import kv_block_nbytes, kv_row_nbytes
-from edgedec.runtime.backends._kv_cache import Array, Places
+from edgedec.runtime.backends._kv_cache import Array, PanelArena, Places
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._recurrent import RecurrentState
@@ -28,13 +28,25 @@ from edgedec.runtime.sequences.rows import MtpRows, Rows
 from edgedec.runtime.sequences.state import KVRows
 from edgedec.runtime.sequences.token_tree import TokenTree
 
-T = TypeVar("T")
-
 _log = logging.getLogger(__name__)
 
 
-class InPlaceModel(ModelFacts, Generic[T]):
-    """A `Model`, but for its KV cache. ``T`` is what runs passes on some processors."""
+class Runs(Protocol):
+    """Runs of a graph over the same memory for keys and values."""
+
+    def run(self, passes: Sequence[Pass]) -> Rows:
+        """Returns the asked rows of all passes, which the next run may overwrite."""
+
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Runs)
+
+
+class InPlaceModel(ModelFacts, Generic[T, R]):
+    """A `Model`, but for how its graph runs.
+
+    ``T`` is what runs passes on some processors, ``R`` what runs them over some memory.
+    """
 
     is_movable = True
 
@@ -59,6 +71,7 @@ class InPlaceModel(ModelFacts, Generic[T]):
         self._affinity = affinity
         self._arenas: WeakSet[LayerArenas] = WeakSet()
         self._placed: dict[Affinity, T] = {}
+        self._shared_runs: WeakKeyDictionary[PanelArena, R] = WeakKeyDictionary()
         self._is_closed = False
 
     @property
@@ -104,6 +117,20 @@ class InPlaceModel(ModelFacts, Generic[T]):
 
     def compute_together(self, passes: Sequence[Pass]) -> list[Rows]:
         """Returns the rows of passes of several sequences of the same arenas, in one run."""
+        caches = caches_of(passes[0])
+        whole = caches.arenas[0]
+        runs = self._shared_runs.get(whole)
+        if runs is None:
+            runs = self.new_runs(shared_inputs(self.contract, caches))
+            self._shared_runs[whole] = runs
+        return split_rows(runs.run(passes), passes)
+
+    def new_state(self, context: int) -> InPlaceKVCache[R]:
+        """Returns an empty KV cache; its memory is taken when it is first written to."""
+        return InPlaceKVCache(self, context)
+
+    def new_runs(self, shared_inputs: Mapping[str, Array]) -> R:
+        """Returns what runs passes whose inputs of these names stay the same."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -115,25 +142,26 @@ class InPlaceModel(ModelFacts, Generic[T]):
         raise NotImplementedError
 
 
-class InPlaceKVCache:
-    """What a `SequenceState` does whose rows the graph writes in place, but for `run`.
+class InPlaceKVCache(Generic[R]):
+    """A `SequenceState` whose rows the graph writes in place.
 
     Layers with a window keep the latest rows only; see `LayerCaches`. So do recurrent ones; see
     `RecurrentState`.
     """
 
-    def __init__(self, config: ModelConfig, contract: GraphContract, caches: LayerCaches) -> None:
-        self._config = config
-        self._contract = contract
-        self.caches = caches
-        self.recurrent = RecurrentState(config, contract.kv) if config.recurrent_layers else None
+    def __init__(self, model: InPlaceModel[Any, R], context: int) -> None:
+        config, kv = model.config, model.contract.kv
+        self._model = model
+        self.caches = model.new_caches(context)
+        self.recurrent = RecurrentState(config, kv) if config.recurrent_layers else None
         self._layer_gates = np.ones(2 * config.n_layers, np.int64)
         self._has_closed = False  # gates, by the latest pass
+        self._bind_anew()
 
     @property
     def shared_inputs(self) -> dict[str, Array]:
         """The arrays of the inputs that are the same in all passes, by port."""
-        shared = shared_inputs(self._contract, self.caches, self._layer_gates)
+        shared = shared_inputs(self._model.contract, self.caches, self._layer_gates)
         return shared if self.recurrent is None else {**shared, **self.recurrent.arrays}
 
     @property
@@ -196,12 +224,20 @@ class InPlaceKVCache:
     def close(self) -> None:
         """Gives all memory back."""
         self.caches.close()
-        self.caches = _first_of(LayerArenas(self._config, 0, self._contract.kv, 1))
+        self.caches = _first_of(LayerArenas(self._model.config, 0, self._model.contract.kv, 1))
         self._bind_anew()
+
+    def run(self, wanted: Pass) -> Rows:
+        """Returns the asked rows; see `Runs`."""
+        self._begin(wanted)
+        rows = self._runs.run((wanted,))
+        if self.recurrent is not None:
+            self.recurrent.finish(wanted.n_past)
+        return rows
 
     def _bind_anew(self) -> None:
         """Forgets what refers to arrays of `shared_inputs`, which are others now."""
-        raise NotImplementedError
+        self._runs = self._model.new_runs(self.shared_inputs)
 
     def _begin(self, wanted: Pass) -> None:
         """Opens the gates of the sub-layers that run, and checks given hidden states.
@@ -217,7 +253,7 @@ class InPlaceKVCache:
             self._set_gates(wanted)
         if wanted.entry is None:
             return
-        expected = (len(wanted.tree) - wanted.n_known, self._config.hidden_size)
+        expected = (len(wanted.tree) - wanted.n_known, self._model.config.hidden_size)
         if wanted.entry.shape != expected:
             raise SessionError(
                 f"the hidden states have the shape {wanted.entry.shape}, expected {expected}: a "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnxruntime
@@ -19,13 +18,10 @@ from edgedec.runtime.backends._binding import Binding, empty_rows
 from edgedec.runtime.backends._in_place import (
     InPlaceKVCache,
     InPlaceModel,
-    caches_of,
     check_kv_cache,
     places_of,
-    shared_inputs,
-    split_rows,
 )
-from edgedec.runtime.backends._kv_cache import Array, PanelArena
+from edgedec.runtime.backends._kv_cache import Array
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.backends._pass_arrays import PassShape
 from edgedec.runtime.sequences.affinity import Affinity
@@ -49,7 +45,7 @@ class _Session:
         self.pool.run(partial(self.ort.run_with_iobinding, binding, options))
 
 
-class FusedModel(InPlaceModel[_Session]):
+class FusedModel(InPlaceModel[_Session, "_Runs"]):
     """A `Model` over a fused graph."""
 
     def __init__(
@@ -63,7 +59,6 @@ class FusedModel(InPlaceModel[_Session]):
         affinity = affinity or Affinity()
         super().__init__(graph, config, contract, affinity)
         self._graph = graph
-        self._shared_runs: WeakKeyDictionary[PanelArena, _Runs] = WeakKeyDictionary()
         session = self._placed[affinity] = self._place(affinity, threads)
         check_ports(graph, session.ort, contract, config)
         check_kv_cache(graph, contract, config)
@@ -72,14 +67,13 @@ class FusedModel(InPlaceModel[_Session]):
         """Returns an empty KV cache; its memory is taken when it is first written to."""
         return FusedKVCache(self, context)
 
+    def new_runs(self, shared_inputs: Mapping[str, Array]) -> _Runs:
+        """Returns what runs passes whose inputs of these names stay the same."""
+        return _Runs(self, shared_inputs)
+
     def compute_together(self, passes: Sequence[Pass]) -> list[Rows]:
         """Returns the rows of passes of several sequences, in arrays of their own."""
-        caches = caches_of(passes[0])
-        whole = caches.arenas[0]
-        runs = self._shared_runs.get(whole)
-        if runs is None:
-            runs = self._shared_runs[whole] = _Runs(self, shared_inputs(self.contract, caches))
-        return [rows.copy() for rows in split_rows(runs.run(passes), passes)]
+        return [rows.copy() for rows in super().compute_together(passes)]
 
     def close(self) -> None:
         """Releases the graph and its threads."""
@@ -98,29 +92,13 @@ def open_model(
     return FusedModel(graph, config, contract, threads, affinity)
 
 
-class FusedKVCache(InPlaceKVCache):
+class FusedKVCache(InPlaceKVCache["_Runs"]):
     """A `SequenceState` whose rows the graph writes in place."""
-
-    def __init__(self, model: FusedModel, context: int) -> None:
-        super().__init__(model.config, model.contract, model.new_caches(context))
-        self._model = model
-        self._bind_anew()
-
-    def run(self, wanted: Pass) -> Rows:
-        """Returns the asked rows. They are overwritten by the next pass of the same shape."""
-        self._begin(wanted)
-        rows = self._runs.run((wanted,))
-        if self.recurrent is not None:
-            self.recurrent.finish(wanted.n_past)
-        return rows
 
     @property
     def panels(self) -> dict[str, OrtValue]:
         """What the graph's inputs of keys and values are bound to."""
         return {name: self._runs.shared_values[name] for name in self.caches.arrays}
-
-    def _bind_anew(self) -> None:
-        self._runs = _Runs(self._model, self.shared_inputs)
 
 
 class _Runs:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -26,15 +25,11 @@ from edgedec.models.graph import (
 )
 from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.backends._in_place import (
-    InPlaceKVCache,
     InPlaceModel,
-    caches_of,
     check_kv_cache,
     places_of,
-    shared_inputs,
-    split_rows,
 )
-from edgedec.runtime.backends._kv_cache import Array, PanelArena
+from edgedec.runtime.backends._kv_cache import Array
 from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
 from edgedec.runtime.backends.trust import check_trusted
 from edgedec.runtime.sequences.affinity import Affinity
@@ -45,7 +40,7 @@ from edgedec.runtime.sequences.rows import Rows
 _MAX_SHAPES = 128
 
 
-class TvmModel(InPlaceModel[Machine]):
+class TvmModel(InPlaceModel[Machine, "_Runs"]):
     """A `Model` over a compiled program."""
 
     def __init__(
@@ -59,23 +54,13 @@ class TvmModel(InPlaceModel[Machine]):
         affinity = affinity or Affinity()
         super().__init__(graph, config, contract, affinity)
         check_kv_cache(graph, contract, config)
-        self._shared_runs: WeakKeyDictionary[PanelArena, _Runs] = WeakKeyDictionary()
         self._program = _open_program(graph)
         _check_ports(graph, self._program, contract)
         self._placed[affinity] = self._place(affinity, threads)
 
-    def new_state(self, context: int) -> TvmKVCache:
-        """Returns an empty KV cache; its memory is taken when it is first written to."""
-        return TvmKVCache(self, context)
-
-    def compute_together(self, passes: Sequence[Pass]) -> list[Rows]:
-        """Returns the rows of passes of several sequences, in memory of their own."""
-        caches = caches_of(passes[0])
-        whole = caches.arenas[0]
-        runs = self._shared_runs.get(whole)
-        if runs is None:
-            runs = self._shared_runs[whole] = _Runs(self, shared_inputs(self.contract, caches))
-        return split_rows(runs.run(passes), passes)
+    def new_runs(self, shared_inputs: Mapping[str, Array]) -> _Runs:
+        """Returns what runs passes whose inputs of these names stay the same."""
+        return _Runs(self, shared_inputs)
 
     def close(self) -> None:
         """Releases the program and its threads."""
@@ -93,23 +78,6 @@ def open_model(
 ) -> TvmModel:
     """Returns the model of ``graph``; raises a BundleError where it is not what is stated."""
     return TvmModel(graph, config, contract, threads, affinity)
-
-
-class TvmKVCache(InPlaceKVCache):
-    """A `SequenceState` whose rows the program writes in place."""
-
-    def __init__(self, model: TvmModel, context: int) -> None:
-        super().__init__(model.config, model.contract, model.new_caches(context))
-        self._model = model
-        self._bind_anew()
-
-    def run(self, wanted: Pass) -> Rows:
-        """Returns the asked rows, in memory of their own."""
-        self._begin(wanted)
-        return self._runs.run((wanted,))
-
-    def _bind_anew(self) -> None:
-        self._runs = _Runs(self._model, self.shared_inputs)
 
 
 class _Runs:
