@@ -6,6 +6,7 @@ import dataclasses
 import os
 import platform
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -15,24 +16,20 @@ from rich.table import Table
 from edgedec import __version__, kernels
 from edgedec.apps.console.consoles import out
 from edgedec.apps.console.terminal import bytes_text, print_json
-from edgedec.apps.measuring.installed import Requirement, extras, version
+from edgedec.apps.measuring.installed import Requirement, extras
 from edgedec.apps.options import common as options
-from edgedec.kernels.cuda_driver import CudaError, find_gpus
 from edgedec.system.device import read_device
-from edgedec.system.machine import architecture, last_caches, read_cpu, system_name
+from edgedec.system.machine import last_caches, read_cpu, system_name
 from edgedec.system.memory import memory_bytes
 from edgedec.system.processors import physical_cores
 from edgedec.targets import (
     device_target,
     device_target_names,
     find_graph_kind,
-    place_needs,
-    place_target,
+    reporting_targets,
     target_module,
 )
 from edgedec.targets.graph_kind import System
-from edgedec.targets.profile import PlaceOption
-from edgedec.targets.qnn.socs import SOCS
 
 
 def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
@@ -58,6 +55,7 @@ def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
 def examine() -> dict[str, Any]:
     """Returns the report, JSON-ready."""
     problems: list[str] = []
+    _check_onnxruntime(problems)
     cpu = read_cpu()
     total, available = memory_bytes()
     device = read_device()
@@ -69,10 +67,7 @@ def examine() -> dict[str, Any]:
         "cpu": {**dataclasses.asdict(cpu), "n_physical_usable": physical_cores()},
         "last_caches": [dataclasses.asdict(cache) for cache in last_caches()],
         "memory": {"total_bytes": total, "available_bytes": available},
-        "onnxruntime": _examine_onnxruntime(problems),
-        "openvino": _examine_openvino(),
-        "qualcomm": _examine_qualcomm(),
-        "cuda": _examine_cuda(),
+        "targets": {name: _report_of(name).report() for name in reporting_targets()},
         "kernels": _examine_kernels(problems),
         "systems": {name: one.name == system_name() for name, one in _systems().items()},
         "uses": {"threads": physical_cores(), "backend": "fused graph with edgedec's kernels"},
@@ -81,30 +76,17 @@ def examine() -> dict[str, Any]:
     }
 
 
-def _examine_onnxruntime(problems: list[str]) -> dict[str, Any]:
-    """Returns version and providers, each with what brings it, None where it is here."""
+def _check_onnxruntime(problems: list[str]) -> None:
     try:
-        import onnxruntime
+        import onnxruntime  # noqa: F401
     except ImportError as error:
         if find_spec("tvm_ffi") is None:  # with it there are bundles that need no ONNX Runtime
             problems.append(f"onnxruntime does not import ({error}): pip install onnxruntime")
-        return {"version": version("onnxruntime"), "providers": {}}
-    return {"version": onnxruntime.__version__, "providers": _places("provider")}
 
 
-def _examine_openvino() -> dict[str, Any]:
-    """Returns version and devices, each with what brings it, None where it is here."""
-    return {"version": version("openvino"), "devices": _places("device")}
-
-
-def _places(option: PlaceOption) -> dict[str, str | None]:
-    """Returns the places that ``option`` chooses among; what brings one, None where it is here."""
-    target = place_target(option)
-    here = target_module(target.name, "run_places").available()
-    return {
-        place.name: None if place.stated in here else place_needs(target, place)
-        for place in target.places
-    }
+def _report_of(name: str) -> ModuleType:
+    """Returns what says which parts of a device are on this machine."""
+    return target_module(name, "run_report")
 
 
 def _systems() -> dict[str, System]:
@@ -112,23 +94,6 @@ def _systems() -> dict[str, System]:
     compilers = {name: device_target(name).compiler for name in device_target_names()}
     systems = {name: find_graph_kind(compiler).system for name, compiler in compilers.items()}
     return {name: system for name, system in systems.items() if system is not None}
-
-
-def _examine_qualcomm() -> dict[str, Any]:
-    """Returns version of Qualcomm's provider, the SoCs it compiles for, and what it runs on."""
-    found = version("onnxruntime-qnn")
-    here = None if found is None else "x86 library" if architecture() == "x86_64" else "NPU"
-    return {"version": found, "compiles_for": list(SOCS) if found else [], "runs_on": here}
-
-
-def _examine_cuda() -> dict[str, Any]:
-    """Returns the GPUs of NVIDIA that are here, or what is missing."""
-    try:
-        gpus = find_gpus()
-    except CudaError as error:
-        return {"gpus": [], "missing": f"{error}: it comes with NVIDIA's driver"}
-    missing = None if gpus else "the driver finds no GPU"
-    return {"gpus": [dataclasses.asdict(gpu) for gpu in gpus], "missing": missing}
 
 
 def _examine_kernels(problems: list[str]) -> dict[str, Any]:
@@ -171,14 +136,10 @@ def _show(report: dict[str, Any]) -> None:
         if extra["install"]:
             out.print(f"extra [bold]{escape(name)}[/]:", end=" ")
             out.print(extra["install"], markup=False, soft_wrap=True)
-    for kind, found in (
-        ("provider", report["onnxruntime"]["providers"]),
-        ("OpenVINO device", report["openvino"]["devices"]),
-    ):
-        for name, install in found.items():
-            if install:
-                out.print(f"{kind} [bold]{escape(name)}[/]:", end=" ")
-                out.print(install, markup=False, soft_wrap=True)
+    for name, found in report["targets"].items():
+        for what, install in _report_of(name).installs(found).items():
+            out.print(f"[bold]{escape(what)}[/]:", end=" ")
+            out.print(install, markup=False, soft_wrap=True)
     for problem in report["problems"]:
         out.print("[bold red]problem:[/]", end=" ")
         out.print(problem, markup=False, soft_wrap=True)
@@ -207,12 +168,10 @@ def _machine_table(report: dict[str, Any]) -> Table:
         "instructions": " ".join(cpu["flags"]) or "unknown",
         "memory": bytes_text(memory["total_bytes"])
         + (f", {bytes_text(free)} available" if free is not None else ""),
-        "onnxruntime": f"{report['onnxruntime']['version'] or 'missing'}: "
-        + f"providers {_here_text(report['onnxruntime']['providers'])}",
-        "openvino": f"{report['openvino']['version'] or 'missing'}: "
-        + f"devices {_here_text(report['openvino']['devices'])}",
-        "qualcomm": _qualcomm_text(report["qualcomm"]),
-        "NVIDIA GPUs": _gpus_text(report["cuda"]),
+        **{
+            _report_of(name).TITLE: _report_of(name).line(found)
+            for name, found in report["targets"].items()
+        },
         "kernel library": found["library"] or "missing",
         "kernels": f"{found['active_isa'] or 'none'} (available: "
         f"{', '.join(found['available_isas']) or 'none'})",
@@ -222,24 +181,6 @@ def _machine_table(report: dict[str, Any]) -> Table:
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/]", escape(value))
     return table
-
-
-def _qualcomm_text(found: dict[str, Any]) -> str:
-    if found["version"] is None:
-        return "missing"
-    socs = ", ".join(found["compiles_for"])
-    return f"{found['version']}: compiles for {socs}; runs bundles on the {found['runs_on']}"
-
-
-def _gpus_text(found: dict[str, Any]) -> str:
-    """Returns name, architecture and memory of each GPU, or what is missing."""
-    texts = (f"{g['name']} ({g['arch']}, {bytes_text(g['n_bytes'])})" for g in found["gpus"])
-    return ", ".join(texts) or f"none: {found['missing']}"
-
-
-def _here_text(installs: dict[str, str | None]) -> str:
-    """Returns the names of what is here, which nothing has to bring."""
-    return ", ".join(name for name, install in installs.items() if install is None) or "none"
 
 
 def _system_text(target: str, is_here: bool) -> str:

@@ -136,10 +136,10 @@ class ExportConfig:
 
     def __post_init__(self) -> None:
         _check_scheme(self.quantization)
+        _check_compiler(self)
         _check_calibration(self)
         if any(not math.isfinite(scale) for _, scale in self.lora):
             raise ConfigError("the scale of a LoRA adapter is not finite: name a number, such as 1")
-        _check_compiler(self)
         _check_head(self)
         _check_triple(self)
         _check_chip(self, "soc", self.soc)

@@ -32,6 +32,16 @@ def distribution_version() -> str:
     return "unknown" if found is None else found.version
 
 
+def package_version(package: str) -> str | None:
+    """Returns the installed version of ``package``, or None."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def install_command(extra: str) -> str:
     """Returns the command that installs what ``extra`` needs, for messages."""
     found = installed_distribution()

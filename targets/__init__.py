@@ -8,6 +8,7 @@ device that names it. Other files of those prefixes are what these two are made 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -28,8 +29,10 @@ __all__ = [
     "find_graph_kind",
     "graph_kinds",
     "library_suffixes",
+    "missing_places",
     "place_needs",
     "place_target",
+    "reporting_targets",
     "target_module",
 ]
 
@@ -61,6 +64,19 @@ def place_target(option: PlaceOption) -> DeviceTarget:
 def place_needs(target: DeviceTarget, place: Place) -> str:
     """Returns what brings a place of ``target``, for messages."""
     return place.needs or install_command(find_graph_kind(target.compiler).extra)
+
+
+def missing_places(target: DeviceTarget, here: Collection[str]) -> dict[str, str | None]:
+    """Returns what brings each place of ``target``; None for those that are ``here``."""
+    return {
+        place.name: None if place.stated in here else place_needs(target, place)
+        for place in target.places
+    }
+
+
+def reporting_targets() -> tuple[str, ...]:
+    """Returns the folders whose ``run_report.py`` says what a machine has of a device, sorted."""
+    return tuple(sorted(path.parent.name for path in _FOLDER.glob("*/run_report.py")))
 
 
 def chip_targets(option: ChipOption) -> tuple[DeviceTarget, ...]:

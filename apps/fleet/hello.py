@@ -12,7 +12,8 @@ from typing import Any
 
 from edgedec import __version__
 from edgedec.apps.doctor import examine
-from edgedec.apps.measuring.installed import sources_sha256, version
+from edgedec.apps.measuring.installed import sources_sha256
+from edgedec.models.installation import package_version
 from edgedec.system.device import read_device, read_state
 from edgedec.system.machine import machine_triple
 
@@ -32,7 +33,7 @@ def hello(workspace: Path) -> dict[str, Any]:
     return {
         "edgedec": __version__,
         "sources_sha256": sources_sha256(),
-        "distributed": version("distributed"),
+        "distributed": package_version("distributed"),
         "triple": machine_triple(),
         "isa": examined["kernels"]["active_isa"],
         "device": dataclasses.asdict(read_device()),

@@ -8,12 +8,11 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from importlib.machinery import FileFinder
 from pathlib import Path
 
 import edgedec
-from edgedec.models.installation import installed_distribution
+from edgedec.models.installation import installed_distribution, package_version
 
 _DEPENDENCY = re.compile(
     r"""^(?P<name>[\w.-]+)(\[(?P<nested>[^\]]*)\])?\s*\(?(?P<bounds>[^;)]*)\)?
@@ -61,17 +60,10 @@ def extras() -> dict[str, tuple[Requirement, ...]]:
 
     for extra in dict.fromkeys(row["extra"] for row in rows):
         found[extra] = tuple(
-            Requirement(name, bounds, version(name)) for name, bounds in expand(extra).items()
+            Requirement(name, bounds, package_version(name))
+            for name, bounds in expand(extra).items()
         )
     return found
-
-
-def version(package: str) -> str | None:
-    """Returns the installed version of ``package``, or None."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 @cache

@@ -13,7 +13,8 @@ from edgedec import kernels
 from edgedec.apps import doctor
 from edgedec.apps.measuring import installed
 from edgedec.system import machine
-from edgedec.targets import device_target
+from edgedec.targets import device_target, reporting_targets, target_module
+from edgedec.targets.qnn import run_report
 
 Cli = Callable[..., Any]
 
@@ -25,7 +26,7 @@ def test_json(cli: Cli) -> None:
     assert report["cpu"]["n_usable"] >= 1
     assert report["memory"]["total_bytes"] > 2**30
     assert all(cache["processors"] for cache in report["last_caches"])
-    providers = report["onnxruntime"]["providers"]
+    providers = report["targets"]["ort"]["providers"]
     assert providers["cpu"] is None
     assert set(providers) == {place.name for place in device_target("ort").places}
     assert all(install is None or "pip install" in install for install in providers.values())
@@ -37,11 +38,18 @@ def test_json(cli: Cli) -> None:
 
 
 def test_qualcomm_says_what_is_here(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "version", lambda name: "2.7.0")
-    found = doctor.examine()["qualcomm"]
+    monkeypatch.setattr(run_report, "package_version", lambda name: "2.7.0")
+    found = doctor.examine()["targets"]["qnn"]
     assert found["compiles_for"][0] == "SM8350"
-    monkeypatch.setattr(doctor, "version", lambda name: None)
-    assert doctor.examine()["qualcomm"]["runs_on"] is None
+    monkeypatch.setattr(run_report, "package_version", lambda name: None)
+    assert doctor.examine()["targets"]["qnn"]["runs_on"] is None
+
+
+def test_every_device_that_says_what_is_here_is_asked(cli: Cli) -> None:
+    found = doctor.examine()["targets"]
+    assert {"cuda", "openvino", "ort", "qnn"} <= found.keys() == set(reporting_targets())
+    text = cli("doctor").out
+    assert all(target_module(name, "run_report").TITLE in text for name in found)
 
 
 def test_text(cli: Cli) -> None:
@@ -54,7 +62,9 @@ def test_text(cli: Cli) -> None:
 def test_a_missing_package_is_named_with_its_command(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installed, "version", lambda name: None if name == "llguidance" else "1.0")
+    monkeypatch.setattr(
+        installed, "package_version", lambda name: None if name == "llguidance" else "1.0"
+    )
     done = cli("doctor", "--json")
     assert done.exit_code == 0
     grammar = done.json["extras"]["grammar"]
