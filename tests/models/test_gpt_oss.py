@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -46,12 +46,13 @@ class TestParity(FamilyParity):
     }  # fmt: skip
     LLAMA_CPP_DIFFERS = "it rounds the bounds of YaRN to whole channels"
     REFUSED = {"hidden_act": "gelu", "attention_bias": False, "swiglu_limit": 3.0}
+    YARN: ClassVar[dict[str, Any] | None] = YARN
 
     @classmethod
     def make_model(cls) -> Any:
         config = transformers.GptOssConfig(
             **cls.SIZES, num_local_experts=N_EXPERTS, num_experts_per_tok=N_USED, sliding_window=6,
-            rope_scaling=YARN,
+            rope_scaling=cls.YARN,
         )  # fmt: skip
         return transformers.GptOssForCausalLM(config)
 
@@ -88,6 +89,20 @@ class TestParity(FamilyParity):
                 yield f"blk.{stem}.ffn_down_exps.{part}", turned
         else:
             yield from super().gguf_tensors(name, values)
+
+
+class WithoutYarn(TestParity):
+    METADATA: ClassVar[dict[str, Any]] = {
+        key: value for key, value in TestParity.METADATA.items() if not key.startswith("rope.")
+    }
+    LLAMA_CPP_DIFFERS = ""
+    YARN = None
+
+
+@pytest.mark.models
+def test_all_but_yarn_in_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = WithoutYarn.draw(tmp_path)
+    WithoutYarn().test_gguf_in_llama_cpp(toy, tmp_path, monkeypatch)
 
 
 class InBlocks(TestParity):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -72,11 +72,24 @@ class TestPhi3(FamilyParity):
     ARCHITECTURE = "phi3"
     METADATA = {"rope.dimension_count": 10, "attention.sliding_window": 7}
     LLAMA_CPP_DIFFERS = "it ignores the windows of Phi-3"
+    WINDOW: int | None = 7
 
     @classmethod
     def make_model(cls) -> Any:
-        config = transformers.Phi3Config(**cls.SIZES, sliding_window=7)
+        config = transformers.Phi3Config(**cls.SIZES, sliding_window=cls.WINDOW)
         return transformers.Phi3ForCausalLM(config)
 
     def test_window_of_every_layer(self, toy: Toy) -> None:
         assert [layer.window for layer in open_checkpoint(str(toy.folder)).config.layers] == [7] * 4
+
+
+class WithoutWindows(TestPhi3):
+    METADATA: ClassVar[dict[str, Any]] = {"rope.dimension_count": 10}
+    LLAMA_CPP_DIFFERS = ""
+    WINDOW = None
+
+
+@pytest.mark.models
+def test_all_but_windows_in_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = WithoutWindows.draw(tmp_path)
+    WithoutWindows().test_gguf_in_llama_cpp(toy, tmp_path, monkeypatch)
