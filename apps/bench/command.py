@@ -218,7 +218,7 @@ def _check_options(
     needs = {"typing": "--typing FILE", "ttft": "--ttft N,..", "prompts": "--prompts FILE.jsonl"}
     for name, group in groups.items():
         if name != chosen:
-            alone = f"goes without --{chosen}"
+            alone = f"cannot be combined with --{chosen}"
             _check_unused(group, alone if chosen is not None else f"needs {needs[str(name)]}")
 
 

@@ -213,5 +213,5 @@ def test_the_report_has_a_row_for_each_method(
         assert 0 < row["first_ms_p50"] <= row["first_ms_p95"] <= row["first_ms_p99"]
         assert np.isclose(row["saved_share"], 1 - row["n_keys"] / 30)
     assert "| plain" in cli(*asked, "--min-probability", 0.9, "--typing-methods", "plain").out
-    assert "--rows goes without --typing" in cli(*asked, "-m", "4").error
+    assert "--rows cannot be combined with --typing" in cli(*asked, "-m", "4").error
     assert "--typed-keys needs --typing" in cli("bench", smollm2_bundle, "--typed-keys", 3).error

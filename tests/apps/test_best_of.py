@@ -30,7 +30,7 @@ def test_the_command_line(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> Non
     assert "go together" in cli(*command, "--best-of", 2, "--tests", tests).error
     missing = cli(*command, "--best-of", 2, "--choose", "tests", "--tests", tmp_path / "no.py")
     assert "cannot read" in missing.error
-    assert "goes without --session" in cli(*command, "--best-of", 2, "--explain").error
+    assert "cannot be combined with --session" in cli(*command, "--best-of", 2, "--explain").error
 
 
 @pytest.mark.e2e

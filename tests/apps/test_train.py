@@ -165,7 +165,7 @@ def test_first_tokens_are_measured_in_turn(
     assert "lacks: fit them with" in cli("bench", smollm2_bundle, *asked).error
     assert "--ttft needs a text" in cli("bench", trained, "--ttft", "300").error
     assert "--text needs --ttft" in cli("bench", trained, "--text", prompt_file).error
-    assert "--rows goes without --ttft" in cli("bench", trained, *asked, "-m", "4").error
+    assert "--rows cannot be combined with --ttft" in cli("bench", trained, *asked, "-m", "4").error
     long = ("--ttft", "8000", "--text", prompt_file, "--answer-tokens", 4)
     assert "tokens, expected at least 8000" in cli("bench", trained, *long).error
 
