@@ -23,12 +23,13 @@ FORMATS = (
     ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
     ("<|prefix|>", "<|suffix|>", "<|middle|>"),
 )
+"""What leads in prefix, suffix and middle."""
 SUFFIX_FIRST = (
     ("<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>"),
     ("[PREFIX]", "[SUFFIX]", None),
 )
-"""Likewise, of models that read the suffix first; without a token for the middle, that begins
-where the prefix ends."""
+"""Marks of models that read the suffix first. Without one for the middle, that begins where the
+prefix ends."""
 FILE_MARKS = ("<|file_sep|>", "<file_sep>")
 
 
