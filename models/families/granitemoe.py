@@ -71,7 +71,7 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
     """Returns the shape of each weight and where it lies."""
     return {
         name: expert_weight(config, name, shape)
-        if ".mlp." in name
+        if config.n_experts and ".mlp." in name
         else Weight(shape, hf=SourceWeight(hf_name(name)), gguf=llama.in_gguf(config, name))
         for name, shape in decoder_shapes(config).items()
     }
