@@ -147,7 +147,7 @@ class TaskOptions:
         str | None,
         typer.Option(
             metavar="CHOOSER,..",
-            help="How --best-of chooses: vote (default), weighted, weighted-per-token, rpc, "
+            help="How --best-of chooses: vote (default), weighted, weighted-per-text, rpc, "
             "likelihood, tests, iterate, tree.",
         ),
     ] = None

@@ -30,7 +30,7 @@ NEED_TESTS = (TESTS, ITERATE, TREE)
 _VOTES: dict[str, Callable[[], Chooser]] = {
     "vote": lambda: Vote(_number),
     "weighted": lambda: Weighted(_number),
-    "weighted-per-token": lambda: Weighted(_number, is_per_token=True),
+    "weighted-per-text": lambda: Weighted(_number, is_per_text=True),
     "rpc": lambda: Pruned(_number),
 }
 _CHOOSERS = (*_VOTES, "likelihood", *NEED_TESTS)

@@ -41,7 +41,7 @@ class Choose(StrEnum):
 
     VOTE = "vote"
     WEIGHTED = "weighted"
-    WEIGHTED_PER_TOKEN = "weighted-per-token"
+    WEIGHTED_PER_TEXT = "weighted-per-text"
     RPC = "rpc"
     LIKELIHOOD = "likelihood"
     JUDGE = "judge"
@@ -69,7 +69,7 @@ class TryOptions:
         typer.Option(
             metavar="NAME",
             help="How --best-of chooses. vote (default): the most frequent answer. weighted, "
-            "weighted-per-token, rpc: the same, weighted by probability. likelihood: the likeliest "
+            "weighted-per-text, rpc: the same, weighted by likelihood. likelihood: the likeliest "
             "text. judge: the model decides. tests: code that passes --tests. iterate: tests, and "
             "half of the tries correct the best of the others. tree: tests, and tries branch off "
             "failed ones.",

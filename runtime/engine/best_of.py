@@ -93,14 +93,14 @@ class Vote:
 
 
 class Weighted:
-    """As `Vote`, but a try counts by its probability under the model, and equal tries count once.
+    """As `Vote`, but a try counts by the inverse of its perplexity, and equal tries count once.
 
-    is_per_token: by its probability per token, on the geometric average.
+    is_per_text: by its probability as a whole, of which the likeliest long text has nearly all.
     """
 
-    def __init__(self, extract: Extract = short_answer, is_per_token: bool = False) -> None:
+    def __init__(self, extract: Extract = short_answer, is_per_text: bool = False) -> None:
         self._extract = extract
-        self._is_per_token = is_per_token
+        self._is_per_text = is_per_text
 
     def choose(self, tries: Sequence[GenerationResult]) -> Choice:
         """Returns the best of at least one try."""
@@ -108,7 +108,7 @@ class Weighted:
 
     def _weights(self, tries: Sequence[GenerationResult]) -> list[float]:
         logs = [log_likelihood(one) for one in tries]
-        if self._is_per_token:
+        if not self._is_per_text:
             logs = [log / max(1, one.n_new_tokens) for log, one in zip(logs, tries, strict=True)]
         largest = max(logs)
         seen: set[tuple[int, ...]] = set()
@@ -124,11 +124,14 @@ class Weighted:
 
 
 class Pruned(Weighted):
-    """As `Weighted`, but improbable tries have no vote.
+    """As `Weighted` per text, but improbable tries have no vote.
 
     These are below the average, and likelier of the low one of two Weibull distributions that are
     fitted to the tries' probabilities. Of fewer than four different tries all vote.
     """
+
+    def __init__(self, extract: Extract = short_answer) -> None:
+        super().__init__(extract, is_per_text=True)
 
     def _kept(self, weights: list[float]) -> list[float]:
         """Returns the weights, 0 for improbable tries."""
@@ -262,7 +265,7 @@ NAMED: dict[str, Callable[[], Chooser]] = {
     "likelihood": Likelihood,
     "vote": Vote,
     "weighted": Weighted,
-    "weighted-per-token": lambda: Weighted(is_per_token=True),
+    "weighted-per-text": lambda: Weighted(is_per_text=True),
     "rpc": Pruned,
 }
 """Choosers that need nothing but the tries."""

@@ -71,17 +71,19 @@ def test_a_tie_goes_to_the_likelier_answer() -> None:
 
 def test_weights_are_path_probabilities_and_equal_paths_count_once() -> None:
     twice = [tried("1", -1.0, ids=(5,)), tried("1", -1.0, ids=(5,)), tried("2", -0.6, ids=(6,))]
-    choice = Weighted().choose(twice)
+    choice = Weighted(is_per_text=True).choose(twice)
     assert choice.answers[choice.index] == "2"
     assert Vote().choose(twice).index == 0
     different = [*twice[:1], tried("1", -1.1, ids=(7,)), twice[2]]
-    assert Weighted().choose(different).index == 0  # e**-1 + e**-1.1 is more than e**-0.6
+    assert (
+        Weighted(is_per_text=True).choose(different).index == 0
+    )  # e**-1 + e**-1.1 is more than e**-0.6
 
 
 def test_weights_per_token_do_not_punish_length() -> None:
     tries = [tried("1", *[-0.2] * 10), tried("2", -0.5)]
-    assert Weighted().choose(tries).index == 1
-    assert Weighted(is_per_token=True).choose(tries).index == 0
+    assert Weighted(is_per_text=True).choose(tries).index == 1
+    assert Weighted().choose(tries).index == 0
 
 
 def test_improbable_tries_have_no_vote() -> None:
@@ -96,11 +98,11 @@ def test_improbable_tries_have_no_vote() -> None:
     assert choice.answers[choice.index] == "1"
     assert choice.scores[2:5] == (0, 0, 0)
     assert choice.scores[5] > 0
-    assert Weighted().choose(tries).scores[2] > 0
+    assert Weighted(is_per_text=True).choose(tries).scores[2] > 0
 
 
 def test_of_few_tries_all_vote() -> None:
-    assert Pruned().choose(TRIES[:3]).scores == Weighted().choose(TRIES[:3]).scores
+    assert Pruned().choose(TRIES[:3]).scores == Weighted(is_per_text=True).choose(TRIES[:3]).scores
 
 
 def test_the_second_half_sees_what_the_tests_say() -> None:
