@@ -24,11 +24,16 @@ extern "C" __global__ void __launch_bounds__(32) add_kernel(float* __restrict__ 
 BLOCKS = KernelGeometry((2, 1, 1), (32, 1, 1), (0,))
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_driver(SOURCE, tmp_path_factory.mktemp("driver"))
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_graph_runs_its_kernels_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
+    library: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
-    monkeypatch.setattr(cuda_driver, "LIBRARY", str(build_driver(SOURCE, tmp_path)))
+    monkeypatch.setattr(cuda_driver, "LIBRARY", str(library))
     device = cuda_driver.CudaDevice(cuda_driver.find_gpus()[0], b"", waits)
     x, y = (device.allocate(64 * 4) for _ in range(2))
     device.write(x, np.arange(64, dtype=np.float32))
