@@ -42,50 +42,38 @@ def draw(document: Document, path: Path) -> None:
 
 
 def _draw_bars(axes: Axes, document: Document) -> Points:
-    if is_wide(document):
-        return _draw_long_bars(axes, document)
+    """Draws bars by test; of many columns a line each, the best of the first test on top."""
+    is_long = is_wide(document)
     found, noisy = bars(document), noisy_bars(document)
-    disturbed: list[tuple[float, float]] = []
-    tests = list(dict.fromkeys(test for _, values in found for test, _ in values))
+    if is_long:
+        found = turned(found)
+    labels = list(dict.fromkeys(label for _, values in found for label, _ in values))
     width = 0.8 / max(1, len(found))
-    for i, (name, values) in enumerate(found):
-        places = [tests.index(test) + (i - (len(found) - 1) / 2) * width for test, _ in values]
-        axes.bar(places, [ratio for _, ratio in values], width, label=name)
-        disturbed += [
-            (x, ratio)
-            for x, (test, ratio) in zip(places, values, strict=True)
-            if (name, test) in noisy
-        ]
-    mark_noisy(axes, [x for x, _ in disturbed], [y for _, y in disturbed])
-    axes.axhline(1, color="#555555", lw=1, ls=":")
-    axes.set_xticks(range(len(tests)), tests, rotation=30, ha="right")
-    axes.set(ylabel="times as good as the base", title=f"Base: {document['base']}")
-    axes.legend()
-    axes.grid(visible=True, axis="y")
-    return []
-
-
-def _draw_long_bars(axes: Axes, document: Document) -> Points:
-    """Draws a line of bars per column, the best column of the first test on top."""
-    found, noisy = turned(bars(document)), noisy_bars(document)
+    draw_bars = axes.barh if is_long else axes.bar
     disturbed: list[tuple[float, float]] = []
-    names = list(dict.fromkeys(name for _, values in found for name, _ in values))
-    width = 0.8 / max(1, len(found))
-    for i, (test, values) in enumerate(found):
-        places = [names.index(name) + (i - (len(found) - 1) / 2) * width for name, _ in values]
-        axes.barh(places, [ratio for _, ratio in values], width, label=test)
+    for i, (group, values) in enumerate(found):
+        places = [labels.index(label) + (i - (len(found) - 1) / 2) * width for label, _ in values]
+        draw_bars(places, [ratio for _, ratio in values], width, label=group)
         disturbed += [
-            (ratio, y)
-            for y, (name, ratio) in zip(places, values, strict=True)
-            if (name, test) in noisy
+            (place, ratio)
+            for place, (label, ratio) in zip(places, values, strict=True)
+            if ((label, group) if is_long else (group, label)) in noisy
         ]
-    mark_noisy(axes, [x for x, _ in disturbed], [y for _, y in disturbed])
-    axes.axvline(1, color="#555555", lw=1, ls=":")
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set(xlabel="times as good as the base", title=f"Base: {document['base']}")
+    where, ratios = [place for place, _ in disturbed], [ratio for _, ratio in disturbed]
+    if is_long:
+        mark_noisy(axes, ratios, where)
+        axes.axvline(1, color="#555555", lw=1, ls=":")
+        axes.set_yticks(range(len(labels)), labels)
+        axes.invert_yaxis()
+        axes.set_xlabel("times as good as the base")
+    else:
+        mark_noisy(axes, where, ratios)
+        axes.axhline(1, color="#555555", lw=1, ls=":")
+        axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
+        axes.set_ylabel("times as good as the base")
+    axes.set_title(f"Base: {document['base']}")
     axes.legend()
-    axes.grid(visible=True, axis="x")
+    axes.grid(visible=True, axis="x" if is_long else "y")
     return []
 
 
