@@ -1,12 +1,14 @@
-"""Requests of editors' plug-ins, replayed with the fields that their sources send.
+"""Requests of editors' plug-ins and of a chat page, with the fields that their sources send.
 
 Continue (`core/llm/llms/LlamaCpp.ts`, `Ollama.ts`) and Zed (`crates/llama_cpp`, `crates/ollama`,
-edit predictions in `fim.rs`): what they ask, and what they read of the answer.
+edit predictions in `fim.rs`), and Open WebUI (`routers/openai.py`, `ollama.py`): what they ask, and
+what they read of the answer.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -211,3 +213,42 @@ def test_zed_chats_with_ollama(server: Any) -> None:
     assert lines[-1]["prompt_eval_count"] > 0
     assert lines[-1]["eval_count"] > 0
     assert all("content" in line["message"] for line in lines)
+
+
+def test_open_webui_chats_and_asks_for_a_title(server: Any, engine: Engine) -> None:
+    headers = {"Authorization": "Bearer none", "X-OpenWebUI-User-Name": "me"}
+    status, found = server.ask("GET", "/v1/models", headers=headers)
+    assert (status, [model["id"] for model in found["data"]]) == (200, ["smollm2"])
+    messages = [{"role": "user", "content": "Name a river."}]
+    body = {
+        "stream": True,
+        "model": "smollm2",
+        "messages": messages,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 8,
+        "temperature": 0,
+    }
+    _, _, raw = server.ask_raw("POST", "/v1/chat/completions", body, headers)
+    found = events(raw)
+    text = "".join(c["delta"].get("content") or "" for e in found for c in e["choices"])
+    assert text == engine.generate(messages, GenerationConfig(max_new_tokens=8)).text
+    assert found[-1]["usage"]["completion_tokens"] == 8
+    title = [{"role": "user", "content": "### Task:\nWrite a title as JSON.\n"}]
+    body = {"model": "smollm2", "messages": title, "stream": False, "max_tokens": 8}
+    status, answer = server.ask("POST", "/v1/chat/completions", body, headers)
+    assert status == 200
+    assert answer["choices"][0]["message"]["role"] == "assistant"
+
+
+def test_open_webui_unloads_a_model_of_ollama(make_server: Any) -> None:
+    own = make_server()
+    chat = {"model": "smollm2", "messages": [{"role": "user", "content": "Hi"}], "stream": False}
+    assert own.ask("POST", "/api/chat", {**chat, "options": {"num_predict": 2}})[0] == 200
+    assert [one["name"] for one in own.ask("GET", "/api/ps")[1]["models"]] == ["smollm2"]
+    body = {"model": "smollm2", "keep_alive": 0, "prompt": ""}
+    assert own.ask_raw("POST", "/api/generate", body)[0] == 200
+    for _ in range(500):
+        if not own.ask("GET", "/api/ps")[1]["models"]:
+            return
+        time.sleep(0.02)
+    raise AssertionError("the model is still loaded")
