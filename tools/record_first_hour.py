@@ -34,9 +34,13 @@ What a new person types and sees, in a fresh clone with an empty home. The comma
 page that each section names. Lists that pip prints and empty lines of the editor are left out.
 `python tools/record_first_hour.py docs/first-hour.md` records this page{remark}.
 """
-_PIP = ("Requirement already satisfied", "Looking in", "Collecting", "Downloading", "━")
-"""How lines begin that are left out."""
+_LEFT_OUT = (
+    "Requirement already satisfied", "Looking in", "Collecting", "Downloading", "WARNING:", "━",
+    *"⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏",
+)  # fmt: skip
+"""How lines begin that are left out: pip's, and progress that was drawn over."""
 
+_WAITING = re.compile(r"(?:(?:\(\.venv\) )?\$|\n>)\Z")
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -81,10 +85,8 @@ class Recorder:
 
     @property
     def _seen(self) -> str:
-        """What was shown, without the prompt that waits and without pip's lists."""
         time.sleep(_PAUSE_S)
-        lines = self._terminal.history.replace(str(self._home), "~").rstrip().splitlines()[:-1]
-        return "\n".join(line for line in lines if not line.lstrip().startswith(_PIP))
+        return shown(self._terminal.history, self._home)
 
     def begin(self, way: Way, ends: Callable[[str], bool]) -> None:
         """Types the commands of a way; the last one is over when what is seen ``ends`` it."""
@@ -142,6 +144,12 @@ class Recorder:
         self._terminal.type(line)
         self._terminal.until(lambda text: not _is_prompt(text))  # now it is seen
         self._terminal.press("Enter")
+
+
+def shown(history: str, home: Path) -> str:
+    """Returns what a terminal shows without the prompt that waits, pip's lists and progress."""
+    text = _WAITING.sub("", history.replace(str(home), "~").rstrip())
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith(_LEFT_OUT))
 
 
 def _page(way: Way) -> str:
