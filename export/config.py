@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgedec.export.checkpoints.catalogue import brought_head
-from edgedec.export.quantising.quantize import MIXED, SCHEMES
+from edgedec.export.quantising.quantise import MIXED, SCHEMES
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import ANY_TRIPLE
 from edgedec.models.kv_formats import find_kv_format
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL
 from edgedec.targets import DeviceTarget, chip_targets, device_target, find_graph_kind
-from edgedec.targets.profile import ChipOption
+from edgedec.targets.device_target import ChipOption
 from edgedec.targets.triples import find_triple
 
 DRAFT_HEAD_SIZE = 49152

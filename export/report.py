@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgedec.export.quantising.quantize import TensorError
+from edgedec.export.quantising.quantise import TensorError
 from edgedec.models.manifest import BundleManifest
 
 

@@ -16,8 +16,8 @@ from typing import Literal
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
+from edgedec.targets.device_target import ChipOption, DeviceTarget, Place, PlaceOption
 from edgedec.targets.graph_kind import GraphKind
-from edgedec.targets.profile import ChipOption, DeviceTarget, Place, PlaceOption
 
 __all__ = [
     "DeviceTarget",

@@ -13,7 +13,7 @@ from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.models.kv_formats import KV_FORMATS
 from edgedec.targets import chip_targets, device_target, device_target_names
-from edgedec.targets.profile import ChipOption
+from edgedec.targets.device_target import ChipOption
 
 if TYPE_CHECKING:
     from edgedec.export.config import DraftModelConfig, ExitConfig

@@ -12,7 +12,7 @@ from edgedec.apps.console.consoles import out
 from edgedec.apps.console.terminal import bytes_text, note
 
 if TYPE_CHECKING:
-    from edgedec.export.quantising.quantize import TensorError
+    from edgedec.export.quantising.quantise import TensorError
     from edgedec.export.report import ExportReport
 
 _N_SHOWN_TENSORS = 8

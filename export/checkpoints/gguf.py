@@ -13,8 +13,8 @@ from edgedec.export.checkpoints.draft_layer import find_draft_layer
 from edgedec.export.checkpoints.gguf_codes import TensorType
 from edgedec.export.checkpoints.gguf_header import GgufHeader
 from edgedec.export.checkpoints.gguf_parts import model_name, read_headers
+from edgedec.export.checkpoints.gguf_tokenizer import build_tokenizer, read_special
 from edgedec.export.checkpoints.published import SpecialTokens, usable
-from edgedec.export.checkpoints.tokenizer import build_tokenizer, read_special
 from edgedec.models.config import MAX_LAYERS
 from edgedec.models.errors import CheckpointError, ConfigError, UnsupportedModelError
 from edgedec.models.families import (

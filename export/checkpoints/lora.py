@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from edgedec.export.checkpoints.checkpoint import Checkpoint, EditedCheckpoint
 from edgedec.export.checkpoints.safetensors_file import read_tensors
-from edgedec.export.quantising.quantize import square_sum
+from edgedec.export.quantising.quantise import square_sum
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import find_family
 from edgedec.models.fields import Fields

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from edgedec.export.checkpoints.pre_tokenizers import BLANK, replaced
+from edgedec.export.checkpoints.gguf_pre_tokenizers import BLANK, replaced
 from edgedec.export.checkpoints.sentencepiece_vocabulary import (
     BYTE,
     CONTROL,

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from edgedec.export.checkpoints.gguf_tokenizer import checked_text
 from edgedec.export.checkpoints.sentencepiece_tokenizer import sentencepiece_document
 from edgedec.export.checkpoints.sentencepiece_vocabulary import (
     CONTROL,
@@ -14,7 +15,6 @@ from edgedec.export.checkpoints.sentencepiece_vocabulary import (
     Vocabulary,
     read_model_file,
 )
-from edgedec.export.checkpoints.tokenizer import checked_text
 from edgedec.models.errors import CheckpointError
 from edgedec.models.fields import Fields
 

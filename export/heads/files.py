@@ -19,7 +19,7 @@ from edgedec.export.heads.graph import (
     write_head,
 )
 from edgedec.export.heads.mtp_graph import write_joined_graph
-from edgedec.export.quantising.quantize import SCHEMES
+from edgedec.export.quantising.quantise import SCHEMES
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import HeadEntry, feature_width, head_shapes
 from edgedec.models.head_ids import write_head_ids

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.kv_panels import kv_panels
-from edgedec.export.quantising.quantize import quantize_rows
+from edgedec.export.quantising.quantise import quantize_rows
 from edgedec.export.to_onnx.emit import PortableEmitter
 from edgedec.export.to_onnx.graph import place, port_names
 from edgedec.export.to_onnx.make import make_port

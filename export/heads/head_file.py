@@ -22,7 +22,7 @@ from safetensors.numpy import save
 
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.graph import HeadWeight
-from edgedec.export.quantising.quantize import SCHEMES, quantize_rows
+from edgedec.export.quantising.quantise import SCHEMES, quantize_rows
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import (
     EAGLE,

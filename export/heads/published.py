@@ -12,7 +12,7 @@ from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.files import head_model, write_head_files
 from edgedec.export.heads.graph import HeadWeight
 from edgedec.export.phases.recipe_model import RecipeModel
-from edgedec.export.quantising.quantize import SCHEMES, quantize_rows
+from edgedec.export.quantising.quantise import SCHEMES, quantize_rows
 from edgedec.models.draft_heads import MODEL_NORM, MTP_LAYER, HeadEntry, head_config
 from edgedec.models.families import draft_layer
 from edgedec.models.quant import FORMATS, PlainTensor

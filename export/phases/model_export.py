@@ -9,7 +9,7 @@ from typing import Any
 
 from edgedec.export.checkpoints.checkpoint import Published
 from edgedec.export.config import ExportConfig
-from edgedec.export.quantising.quantize import TensorError
+from edgedec.export.quantising.quantise import TensorError
 from edgedec.models.draft_heads import HeadEntry
 from edgedec.models.model_entry import ModelEntry
 from edgedec.targets import DeviceTarget

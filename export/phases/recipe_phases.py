@@ -12,7 +12,7 @@ from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.phases.shortened import Shortened
 from edgedec.export.phases.trimmed_head import TrimmedHead
 from edgedec.export.quantising.calibration.phase import calibrate
-from edgedec.export.quantising.quantize import Quantized, measure_errors
+from edgedec.export.quantising.quantise import Quantized, measure_errors
 from edgedec.export.verifying.verify import N_TOKENS, check_error, verify_logits
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import matrices

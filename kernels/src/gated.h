@@ -3,7 +3,7 @@
 #pragma once
 
 #include "elementary.h"
-#include "tiles.h"
+#include "tile_products.h"
 
 namespace edk {
 namespace {

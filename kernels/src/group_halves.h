@@ -2,7 +2,7 @@
 // halves of its quads, each for the channels of all parts: their unpacked weights fill half the
 // registers, and a quad of a row that was loaded serves all parts. Part by part, each would be loaded
 // again: on a Zen 5 one row took 1.1 times as long so with AVX2, eight rows 1.1 times with AVX-VNNI.
-// Included by tiles.h.
+// Included by tile_products.h.
 #pragma once
 
 #include "group_codes.h"

@@ -6,7 +6,7 @@
 
 #include "carver.h"
 #include "gated.h"
-#include "tiles.h"
+#include "tile_products.h"
 
 namespace edk {
 namespace {

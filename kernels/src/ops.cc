@@ -7,7 +7,7 @@
 #include "experts.h"
 #include "head_norm.h"
 #include "linear.h"
-#include "multiply.h"
+#include "peak_products.h"
 #include "row_stats.h"
 #include "short_conv.h"
 #include "state_space.h"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from edgedec.export.heads.bundle_weights import BundleWeights
-from edgedec.export.quantising.quantize import quantize_rows
+from edgedec.export.quantising.quantise import quantize_rows
 from edgedec.kernels import pack
 from edgedec.labs.joint.stored_maps import read_maps
 from edgedec.labs.joint.torch_maps import Losses, MappedModel

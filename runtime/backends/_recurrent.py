@@ -11,8 +11,8 @@ import numpy.typing as npt
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import RECURRENT_PAST, RECURRENT_ROWS, STATE_PLACE, STATES, KVLayout
 from edgedec.runtime.backends._kv_cache import Array, lazy_zeros
-from edgedec.runtime.sequences.checkpoints import Checkpoints
 from edgedec.runtime.sequences.state import TOGETHER, KVRows
+from edgedec.runtime.sequences.state_checkpoints import Checkpoints
 from edgedec.runtime.sequences.token_tree import TokenTree
 
 ROWS = f"{TOGETHER}_rows"

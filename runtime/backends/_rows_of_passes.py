@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from edgedec.models.graph import CONV_TAPS, new_rows_port, rows_port
 from edgedec.models.recurrence import Recurrence, conv_taps
-from edgedec.runtime.sequences.checkpoints import Checkpoints
 from edgedec.runtime.sequences.state import TOGETHER, KVRows
+from edgedec.runtime.sequences.state_checkpoints import Checkpoints
 from edgedec.runtime.sequences.token_tree import TokenTree
 
 Array = npt.NDArray[Any]

@@ -1,4 +1,4 @@
-"""What a controller decided, promised and got: the material of `--explain`."""
+"""What the planner of `auto` decided, promised and got: the material of `--explain`."""
 
 from __future__ import annotations
 

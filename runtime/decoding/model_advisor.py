@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from edgedec.runtime.decoding.acceptance import Backoff, DepthRates
+from edgedec.runtime.decoding.acceptance_rates import Backoff, DepthRates
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting, Unread
 

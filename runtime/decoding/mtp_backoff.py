@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.runtime.decoding.acceptance import Backoff
+from edgedec.runtime.decoding.acceptance_rates import Backoff
 
 _RATE = 0.1  # at which a round changes what is known
 _FIRST_GAIN = 0.25  # tokens of a round that they bring, taken for granted at first

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgedec.models.draft_heads import LIGHT_HEADS
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.decoding.controller import MTP, Controller
+from edgedec.runtime.decoding.auto_planner import MTP, AutoPlanner
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.planner import FixedPlanner, Planner
@@ -73,7 +73,7 @@ class DraftingMethods:
             head = self._parts.head
             by_role = {self._role_of(n): drafter for n, drafter in with_model.items()}
             share = 0.0 if head is None or MTP not in free else head.mtp_share
-            planner: Planner = Controller(drafters, self._costs, by_role, share, name)
+            planner: Planner = AutoPlanner(drafters, self._costs, by_role, share, name)
             return Speculative(planner, verifier, why_not, MTP in free)
         model = next(iter(with_model.values()), None)
         budget = _FIXED if model is None else _FIXED_MODEL

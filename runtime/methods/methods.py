@@ -16,7 +16,7 @@ from edgedec.runtime.config import GenerationConfig, SpeculationConfig
 from edgedec.runtime.config.switching import ADADEC, JUDGE, PREDICT, SwitchConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodingStrategy
-from edgedec.runtime.drafting.labs import lab_module
+from edgedec.runtime.drafting.find_labs import lab_module
 from edgedec.runtime.methods.method_parts import PLAIN, MethodParts
 
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token

@@ -8,7 +8,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.targets import place_needs, place_target, target_module
-from edgedec.targets.profile import PlaceOption
+from edgedec.targets.device_target import PlaceOption
 
 
 def on_device(

@@ -20,7 +20,7 @@ from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.decoding.prefilling import Auxiliary
 from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
-from edgedec.runtime.drafting.labs import lab_module
+from edgedec.runtime.drafting.find_labs import lab_module
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import KVPredictor
 from edgedec.runtime.sequences.pool import SequencePool

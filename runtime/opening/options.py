@@ -11,7 +11,7 @@ from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import check_count, check_type, checked_counts, checked_path
 from edgedec.runtime.opening.split_cores import AUTO, MODES
 from edgedec.system.processors import processors
-from edgedec.targets.profile import PlaceOption
+from edgedec.targets.device_target import PlaceOption
 
 
 @dataclass(frozen=True, kw_only=True)

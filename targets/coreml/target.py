@@ -4,8 +4,8 @@ Packages are made anywhere, and run on macOS 15 and later.
 """
 
 from edgedec.models.quant import FORMATS
+from edgedec.targets.device_target import DeviceTarget
 from edgedec.targets.graph_kind import GraphKind, System
-from edgedec.targets.profile import DeviceTarget
 
 GRAPH = GraphKind(
     extra="coreml",

@@ -6,8 +6,8 @@ kernels choose the best variant of the machine they wake up on.
 
 from edgedec.models.kv_formats import kv_formats_of
 from edgedec.models.quant import FORMATS
+from edgedec.targets.device_target import DeviceTarget, Place
 from edgedec.targets.graph_kind import GraphKind
-from edgedec.targets.profile import DeviceTarget, Place
 
 GRAPH = GraphKind(brings_kernels=True)
 

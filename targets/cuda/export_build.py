@@ -11,7 +11,7 @@ from pathlib import Path
 from edgedec.kernels.cuda_driver import CudaError, find_gpus
 from edgedec.kernels.device_program import INPUTS, KEYS, VALUES, WEIGHTS, WORK, DeviceProgram
 from edgedec.models.errors import ConfigError
-from edgedec.targets.cuda.export_compile import CudaSource
+from edgedec.targets.cuda.export_cuda_source import CudaSource
 from edgedec.targets.cuda.export_emit import Emitted, Weights
 from edgedec.targets.cuda.target import DEVICE
 

@@ -27,7 +27,7 @@ from edgedec.models.graph import (
 )
 from edgedec.models.quant import FORMATS
 from edgedec.targets.cuda.export_build import build_fatbin, device_program, find_nvcc, local_arch
-from edgedec.targets.cuda.export_compile import cuda_source
+from edgedec.targets.cuda.export_cuda_source import cuda_source
 from edgedec.targets.cuda.export_emit import Weights, check_supported, emit_program
 from edgedec.targets.cuda.export_runner import TwinRunner
 from edgedec.targets.cuda.export_stored import chunks_of

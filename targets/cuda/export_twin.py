@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tvm_ffi
 
 from edgedec.kernels.device_program import ALIGNMENT, KernelCall
-from edgedec.targets.cuda.export_compile import cpu_function
+from edgedec.targets.cuda.export_cuda_source import cpu_function
 from edgedec.targets.cuda.export_kernel import Kernel
 
 Array = npt.NDArray[Any]

@@ -4,8 +4,8 @@ Bundles are for one architecture and those that its code also runs on; any machi
 """
 
 from edgedec.models.quant import FORMATS
+from edgedec.targets.device_target import DeviceTarget
 from edgedec.targets.graph_kind import GraphKind
-from edgedec.targets.profile import DeviceTarget
 
 GRAPH = GraphKind(
     extra="tvm",

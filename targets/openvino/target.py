@@ -4,8 +4,8 @@ The same bundle runs on each of them; ``--device`` chooses one when it is loaded
 """
 
 from edgedec.models.quant import FORMATS
+from edgedec.targets.device_target import DeviceTarget, Place
 from edgedec.targets.graph_kind import GraphKind
-from edgedec.targets.profile import DeviceTarget, Place
 
 GRAPH = GraphKind(
     extra="openvino",

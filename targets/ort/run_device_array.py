@@ -10,7 +10,7 @@ import numpy.typing as npt
 from onnxruntime import OrtValue
 
 from edgedec.runtime.backends._kv_cache import lazy_zeros
-from edgedec.targets.profile import Place
+from edgedec.targets.device_target import Place
 
 HOST = "cpu"
 """Memory of the processor itself."""

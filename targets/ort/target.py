@@ -4,8 +4,8 @@ The same bundle runs on each of them; ``--provider`` chooses one when it is load
 """
 
 from edgedec.models.quant import FORMATS
+from edgedec.targets.device_target import DeviceTarget, Place
 from edgedec.targets.graph_kind import GraphKind
-from edgedec.targets.profile import DeviceTarget, Place
 
 _INSTEAD = "pip uninstall -y onnxruntime && pip install"
 

@@ -1,7 +1,7 @@
 """Any ONNX Runtime provider: standard operators only, float32 weights."""
 
+from edgedec.targets.device_target import DeviceTarget, Place
 from edgedec.targets.graph_kind import GraphKind
-from edgedec.targets.profile import DeviceTarget, Place
 
 GRAPH = GraphKind()
 

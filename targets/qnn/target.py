@@ -4,8 +4,8 @@ A bundle is for one system on a chip, which ``--soc`` names.
 """
 
 from edgedec.models.quant import FORMATS
+from edgedec.targets.device_target import DeviceTarget
 from edgedec.targets.graph_kind import GraphKind
-from edgedec.targets.profile import DeviceTarget
 from edgedec.targets.qnn.socs import SOCS
 
 GRAPH = GraphKind(extra="qnn", imports=("onnxruntime_qnn",), measures_activations=True)

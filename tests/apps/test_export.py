@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgedec.apps.export.options import Quantization
-from edgedec.export.quantising.quantize import SCHEMES
+from edgedec.export.quantising.quantise import SCHEMES
 
 Cli = Callable[..., Any]
 

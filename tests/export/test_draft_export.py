@@ -19,7 +19,7 @@ from edgedec.export.heads import head_tokens
 from edgedec.export.heads.head_tokens import choose_head_ids, count_tokens
 from edgedec.export.phases.trimmed_head import TrimmedHead
 from edgedec.export.pipeline import export
-from edgedec.export.quantising.quantize import Quantized
+from edgedec.export.quantising.quantise import Quantized
 from edgedec.export.report import ExportReport
 from edgedec.models.bundle_files import damaged_files
 from edgedec.models.errors import BundleError, CheckpointError, ConfigError

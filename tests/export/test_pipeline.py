@@ -13,7 +13,7 @@ import edgedec
 from edgedec.export.config import ExportConfig
 from edgedec.export.phases import optimum_fallback, recipe_phases
 from edgedec.export.pipeline import export
-from edgedec.export.quantising.quantize import MIXED, SCHEMES
+from edgedec.export.quantising.quantise import MIXED, SCHEMES
 from edgedec.export.report import ExportReport
 from edgedec.models.bundle_files import damaged_files
 from edgedec.models.errors import ConfigError, UnsupportedModelError

@@ -15,7 +15,7 @@ from edgedec.labs.drafters.skip.skip_drafter import SkipDrafter
 from edgedec.models.errors import BundleError
 from edgedec.models.manifest import MANIFEST_NAME, SKIP_KEY, read_manifest
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.decoding.controller import Controller
+from edgedec.runtime.decoding.auto_planner import AutoPlanner
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import FixedPlanner
@@ -106,7 +106,7 @@ class FixedCosts(CostBook):
 @pytest.mark.parametrize(("promise", "is_asked"), [(PAYS, True), (LOSES, False)])
 def test_auto_asks_it_where_it_promises_to_pay(promise: Promise, is_asked: bool) -> None:
     model, skipped = ThinkingLess(V), SkipSet((1,), 1, V, promise)
-    strategy = Speculative(Controller([], FixedCosts(), {"skip": SkipDrafter(skipped)}))
+    strategy = Speculative(AutoPlanner([], FixedCosts(), {"skip": SkipDrafter(skipped)}))
     decoded(strategy, model, GenerationConfig(max_new_tokens=40, sampling=SamplingConfig()))
     assert (model.n_gated > 0) == is_asked
 

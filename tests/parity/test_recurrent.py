@@ -14,7 +14,7 @@ from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.kernels import has_library
 from edgedec.models.errors import EdgedecError
-from edgedec.runtime.sequences import checkpoints
+from edgedec.runtime.sequences import state_checkpoints as checkpoints
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.sequence import TokenSequence

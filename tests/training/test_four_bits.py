@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgedec.export.quantising.quantize import quantize_rows
+from edgedec.export.quantising.quantise import quantize_rows
 from edgedec.models.draft_heads import HYDRA
 from edgedec.models.manifest import read_manifest
 from edgedec.models.quant import FORMATS

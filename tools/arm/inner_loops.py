@@ -27,7 +27,7 @@ ROWS = (1, 8)
 
 PROGRAM = """
 #include "simd_neon.h"
-#include "tiles.h"
+#include "tile_products.h"
 constexpr int parts = edk::kParts;
 extern "C" void tile(const edk::Operand* op, const uint8_t* panel, edk::Floats* out) {{
   edk::quantised_tiles<edk::{format}, {rows}, 1>(*op, panel, 0, out);

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.graph import SHARED, contract_like, write_head
-from edgedec.export.quantising.quantize import SCHEMES
+from edgedec.export.quantising.quantise import SCHEMES
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import ModelProto

@@ -104,7 +104,7 @@ class _FourBit(torch.autograd.Function):
 def four_bit(matrix: Tensor) -> Tensor:
     """Returns ``matrix`` [N, K] as the format ``q4_0`` holds it, for gradients as it is.
 
-    `edgedec.export.quantising.quantize` finds these codes and scales again, for nothing is lost by
+    `edgedec.export.quantising.quantise` finds these codes and scales again, for nothing is lost by
     them.
 
     Source: the straight-through estimator (Bengio et al., 2013).

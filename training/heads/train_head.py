@@ -15,7 +15,7 @@ from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.files import head_model, write_head_files
 from edgedec.export.heads.head_file import HeadFacts, model_digest, write_head_file
 from edgedec.export.heads.mtp_graph import joined_model
-from edgedec.export.quantising.quantize import SCHEMES, quantize_rows
+from edgedec.export.quantising.quantise import SCHEMES, quantize_rows
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import (
     ADAPTER,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.kv_panels import kv_place
-from edgedec.export.quantising.quantize import quantize_rows
+from edgedec.export.quantising.quantise import quantize_rows
 from edgedec.export.to_onnx.emit import IR_VERSION, OPSET
 from edgedec.export.to_onnx.linear_node import DOMAIN, LinearMatrix, LinearNode
 from edgedec.export.to_onnx.make import (

@@ -17,7 +17,7 @@ from edgedec.export.quantising.calibration.rows import SideBySideOps
 from edgedec.export.quantising.calibration.scaling import Scaled, scale_for
 from edgedec.export.quantising.calibration.scores import Scores, score
 from edgedec.export.quantising.calibration.texts import CalibrationTexts
-from edgedec.export.quantising.quantize import Quantized
+from edgedec.export.quantising.quantise import Quantized
 from edgedec.models.families import find_family, matrices
 from edgedec.models.quant import PlainTensor, QuantFormat, ScaleKind
 from edgedec.models.weights import float_rows

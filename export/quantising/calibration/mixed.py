@@ -11,7 +11,7 @@ import numpy.typing as npt
 from edgedec.export.checkpoints.checkpoint import Checkpoint
 from edgedec.export.quantising.calibration.rows import SideBySideOps
 from edgedec.export.quantising.calibration.texts import CalibrationTexts
-from edgedec.export.quantising.quantize import quantize_rows
+from edgedec.export.quantising.quantise import quantize_rows
 from edgedec.models.blocks import head_weight
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import find_family, matrices

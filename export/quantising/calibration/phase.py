@@ -12,7 +12,7 @@ from edgedec.export.quantising.calibration.calibrate import Calibration, Finishe
 from edgedec.export.quantising.calibration.mixed import choose_formats, stored_bits
 from edgedec.export.quantising.calibration.scaling import Scaled
 from edgedec.export.quantising.calibration.texts import CalibrationTexts, read_texts
-from edgedec.export.quantising.quantize import MIXED, Quantized
+from edgedec.export.quantising.quantise import MIXED, Quantized
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import matrices
 

@@ -9,7 +9,7 @@ from edgedec.runtime.decoding.verifiers.deterministic import Deterministic
 from edgedec.runtime.decoding.verifiers.shared_gumbel import SharedGumbel
 from edgedec.runtime.decoding.verifiers.typical import Typical
 from edgedec.runtime.decoding.verifiers.verifier import Verdict, Verifier
-from edgedec.runtime.drafting.labs import lab_module, lab_names
+from edgedec.runtime.drafting.find_labs import lab_module, lab_names
 
 DEFAULT_VERIFIER: Verifier = SharedGumbel()
 _OWN: dict[str, Verifier] = {

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need
-from edgedec.runtime.drafting.labs import lab_module, lab_names
+from edgedec.runtime.drafting.find_labs import lab_module, lab_names
 
 if TYPE_CHECKING:  # what no drafter needs is not imported: it delays a first token
     from edgedec.runtime.drafting.core_split import CoreSplit

@@ -11,7 +11,7 @@ import pytest
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.checkpoints.gguf_codes import TENSOR_TYPES
 from edgedec.export.checkpoints.published import SpecialTokens
-from edgedec.export.quantising.quantize import Quantized, measure_errors
+from edgedec.export.quantising.quantise import Quantized, measure_errors
 from edgedec.models.config import RopeScaling
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import find_family, matrices, weight_shapes

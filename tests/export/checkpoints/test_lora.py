@@ -13,7 +13,7 @@ from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.checkpoints.lora import CONFIG, WEIGHTS, Merged
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.export.quantising.quantize import Quantized, measure_errors
+from edgedec.export.quantising.quantise import Quantized, measure_errors
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.weights import float_rows
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
-from edgedec.export.quantising.quantize import Quantized, measure_errors
+from edgedec.export.quantising.quantise import Quantized, measure_errors
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import matrices
 from edgedec.models.weights import float_rows

@@ -19,7 +19,7 @@ from edgedec.export.quantising.calibration.mixed import choose_formats, stored_b
 from edgedec.export.quantising.calibration.norm_readers import norm_readers
 from edgedec.export.quantising.calibration.scaling import Scaled, scale_for
 from edgedec.export.quantising.calibration.texts import CalibrationTexts, read_texts
-from edgedec.export.quantising.quantize import Quantized, quantize_rows
+from edgedec.export.quantising.quantise import Quantized, quantize_rows
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import matrices
 from edgedec.models.quant import FORMATS

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from edgedec.export.quantising.calibration.rows import SideBySideOps
-from edgedec.export.quantising.quantize import Quantized
+from edgedec.export.quantising.quantise import Quantized
 from edgedec.models.families import find_family, matrices
 from edgedec.models.reference import ReferenceModel
 

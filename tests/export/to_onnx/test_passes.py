@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.export.quantising.quantize import Quantized
+from edgedec.export.quantising.quantise import Quantized
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import attributes, op_counts

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.decoding.controller import Controller
+from edgedec.runtime.decoding.auto_planner import AutoPlanner
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import Planning, RoundTimings
@@ -133,14 +133,14 @@ FLAT = {1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0}
 STEEP = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 160.0}
 
 
-def run(controller: Controller, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
+def run(planner: AutoPlanner, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
     """Plays rounds over TEXT; returns drafted nodes per round and tokens per millisecond."""
-    return play(begin(controller), costs, n_rounds)
+    return play(begin(planner), costs, n_rounds)
 
 
-def begin(controller: Controller, clock: Callable[[], float] = lambda: 0.0) -> Planning:
+def begin(planner: AutoPlanner, clock: Callable[[], float] = lambda: 0.0) -> Planning:
     """Begins an output; drafters take no time, but by another clock."""
-    return controller.begin(DraftPrompt(TEXT[:10]), ToySession(1), clock)
+    return planner.begin(DraftPrompt(TEXT[:10]), ToySession(1), clock)
 
 
 def play(planning: Planning, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
@@ -169,5 +169,7 @@ def play(planning: Planning, costs: dict[int, float], n_rounds: int) -> tuple[li
     return sizes, (len(tokens) - 10) / ms
 
 
-def make(free: list[Oracle], costs: dict[int, float], *models: Oracle) -> Controller:
-    return Controller(free, KnownCosts(costs), {model.name: OracleModel(model) for model in models})
+def make(free: list[Oracle], costs: dict[int, float], *models: Oracle) -> AutoPlanner:
+    return AutoPlanner(
+        free, KnownCosts(costs), {model.name: OracleModel(model) for model in models}
+    )

@@ -7,8 +7,8 @@ import pytest
 
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.asking import AskingCost
+from edgedec.runtime.decoding.auto_planner import MTP, AutoPlanner
 from edgedec.runtime.decoding.busy_clock import BusyClock
-from edgedec.runtime.decoding.controller import MTP, Controller
 from edgedec.runtime.decoding.planner import Planning, RoundTimings
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.drafting.draft_tree import DraftTree
@@ -52,7 +52,7 @@ def slow_planning(*drafters: Slow) -> Planning:
     def now_s() -> float:
         return sum(drafter.now_s for drafter in drafters)
 
-    return begin(Controller(drafters, KnownCosts(FLAT)), now_s)
+    return begin(AutoPlanner(drafters, KnownCosts(FLAT)), now_s)
 
 
 @pytest.mark.parametrize(("ms", "longest"), [(0.2, 4), (1.0, 20), (4.0, 80), (40.0, 128)])
@@ -126,7 +126,7 @@ def test_tokens_equal_plain_while_drafters_rest(sampling: SamplingConfig) -> Non
     config = GenerationConfig(max_new_tokens=100, seed=5, sampling=sampling)
     plain = generate(ToySession(VOCAB), PROMPT, config)
     drafter = Watched([*PROMPT, *plain.token_ids], wrong)
-    strategy = Speculative(Controller([drafter], KnownCosts(FLAT)))
+    strategy = Speculative(AutoPlanner([drafter], KnownCosts(FLAT)))
     stream = open_stream(ToySession(VOCAB), PROMPT, config, strategy)
 
     class Clock(BusyClock):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.decoding.controller import Controller
+from edgedec.runtime.decoding.auto_planner import AutoPlanner
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, ModelRates
 from edgedec.runtime.drafting.draft_tree import DraftTree
@@ -49,31 +49,31 @@ def test_what_a_draft_model_does_between_its_passes_counts() -> None:
 
 def test_a_draft_model_that_lost_in_outputs_before_begins_the_next_one_resting() -> None:
     model = Oracle(0.0, 0.8, depth=5, name="draft")
-    controller = make([], FLAT, model)
-    run(controller, FLAT, 300)
-    run(controller, FLAT, 300)
+    planner = make([], FLAT, model)
+    run(planner, FLAT, 300)
+    run(planner, FLAT, 300)
     model.n_asked = 0
     for _ in range(10):
-        run(controller, FLAT, 30)
+        run(planner, FLAT, 30)
     assert 10 <= model.n_asked <= 30
     model.n_asked, model.right = 0, 0.9
-    run(controller, FLAT, 60)
+    run(planner, FLAT, 60)
     assert model.n_asked >= 30
 
 
 def test_what_free_drafters_had_right_is_not_the_draft_models() -> None:
     model = Oracle(0.0, 0.5, depth=5, name="draft")
-    controller = make([Oracle(1.0, 0.3)], FLAT, model)
-    run(controller, FLAT, 20)
-    n_asked, rate = model.n_asked, controller.model_rates("draft", None).levels.rate(1)
+    planner = make([Oracle(1.0, 0.3)], FLAT, model)
+    run(planner, FLAT, 20)
+    n_asked, rate = model.n_asked, planner.model_rates("draft", None).levels.rate(1)
     assert n_asked > 0
     assert rate <= 0.7 * 3.0 * 0.9**n_asked / (3.0 * 0.9**n_asked + 1)
 
 
 def test_a_draft_model_that_lost_is_not_tried_while_free_drafts_do_well() -> None:
     free, model = Oracle(0.0, 0.01), Oracle(0.0, 0.8, depth=5, name="draft")
-    controller = make([free], FLAT, model)
-    planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    planner = make([free], FLAT, model)
+    planning = planner.begin(DraftPrompt(TEXT[:10]), ToySession(1))
     play(planning, FLAT, 10)
     model.n_asked, free.right, free.claimed = 0, 1.0, 0.9
     play(planning, FLAT, 60)
@@ -113,27 +113,27 @@ def test_a_draft_model_has_to_beat_free_drafts_not_only_plain_decoding() -> None
 
 def test_no_try_begins_with_reading_much() -> None:
     model = Oracle(0.0, 0.8, depth=5, name="draft")
-    controller = make([], FLAT, model)
-    run(controller, FLAT, 100)
+    planner = make([], FLAT, model)
+    run(planner, FLAT, 100)
     model.n_unread, model.n_asked = 2000, 0
-    run(controller, FLAT, 100)
+    run(planner, FLAT, 100)
     assert model.n_asked == 0
 
 
 def test_the_model_drafts_that_promises_most() -> None:
     draft, head = Oracle(0.9, 0.9, 5, "draft"), Oracle(0.2, 0.9, 5, "head")
-    controller = make([], FLAT, head, draft)
-    run(controller, FLAT, 60)
+    planner = make([], FLAT, head, draft)
+    run(planner, FLAT, 60)
     assert draft.n_asked >= 45
     draft.n_asked = head.n_asked = 0
     draft.right, head.right = 0.1, 0.9
-    run(controller, FLAT, 60)
+    run(planner, FLAT, 60)
     assert head.n_asked >= 40
-    assert "head" in " ".join(run_and_explain(controller))
+    assert "head" in " ".join(run_and_explain(planner))
 
 
-def run_and_explain(controller: Controller) -> list[str]:
-    planning = controller.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+def run_and_explain(planner: AutoPlanner) -> list[str]:
+    planning = planner.begin(DraftPrompt(TEXT[:10]), ToySession(1))
     play(planning, FLAT, 5)
     return planning.explain()
 

@@ -26,7 +26,7 @@ from edgedec.kernels.device_program import MASK_WORDS, SCALARS, Device, KernelCa
 from edgedec.targets.cuda import export_attention as attention
 from edgedec.targets.cuda import export_rows as rows
 from edgedec.targets.cuda import export_stats as stats
-from edgedec.targets.cuda.export_compile import CudaSource, cuda_source
+from edgedec.targets.cuda.export_cuda_source import CudaSource, cuda_source
 from edgedec.targets.cuda.export_kernel import Kernel
 from edgedec.targets.cuda.export_products import StoredMatrix, product
 from edgedec.targets.cuda.export_stored import codes_of, minimums_of, scales_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
-from edgedec.runtime.decoding.controller import Controller
+from edgedec.runtime.decoding.auto_planner import AutoPlanner
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import FixedPlanner
@@ -377,7 +377,7 @@ def test_under_the_controller() -> None:
     wait_for(pair, 3)
     costs = CostTable({1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0})
     book = ToyCosts({"target": costs, "draft": CostTable({1: 2.0, 16: 4.0})})
-    pair.strategy = Speculative(Controller([], book, {"draft": pair.drafter}))
+    pair.strategy = Speculative(AutoPlanner([], book, {"draft": pair.drafter}))
     result = pair.run()
     assert result.token_ids == generate(ToySession(VOCAB, rule=sure), PROMPT, LONG).token_ids
     assert result.stats.n_early_used > 0

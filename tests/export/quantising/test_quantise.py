@@ -16,8 +16,8 @@ from hypothesis.extra import numpy as hnp
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.export.quantising import quantize
-from edgedec.export.quantising.quantize import (
+from edgedec.export.quantising import quantise as quantize
+from edgedec.export.quantising.quantise import (
     SCHEMES,
     Quantized,
     measure_errors,

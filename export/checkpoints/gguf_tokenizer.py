@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from edgedec.export.checkpoints.pre_tokenizers import CHARACTERS, PRE_TOKENIZERS, PreTokenizer
+from edgedec.export.checkpoints.gguf_pre_tokenizers import CHARACTERS, PRE_TOKENIZERS, PreTokenizer
 from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.export.checkpoints.sentencepiece_tokenizer import added_token, sentencepiece_document
 from edgedec.export.checkpoints.sentencepiece_vocabulary import (

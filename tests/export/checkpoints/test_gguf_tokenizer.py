@@ -19,10 +19,10 @@ from tokenizers import Tokenizer
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.checkpoints.gguf import GgufCheckpoint
 from edgedec.export.checkpoints.gguf_header import read_header
+from edgedec.export.checkpoints.gguf_pre_tokenizers import PRE_TOKENIZERS
+from edgedec.export.checkpoints.gguf_tokenizer import TURN_ENDS, read_special
 from edgedec.export.checkpoints.mapped_file import MappedFile
-from edgedec.export.checkpoints.pre_tokenizers import PRE_TOKENIZERS
 from edgedec.export.checkpoints.published import SpecialTokens
-from edgedec.export.checkpoints.tokenizer import TURN_ENDS, read_special
 from edgedec.models.errors import CheckpointError, EdgedecError, UnsupportedModelError
 from edgedec.models.fields import Fields
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from edgedec.runtime.decoding.acceptance import Backoff, Trust
+from edgedec.runtime.decoding.acceptance_rates import Backoff, Trust
 from edgedec.runtime.decoding.asking import AskingCost, Askings
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
@@ -59,7 +59,7 @@ _LOOK_ROUND = 8  # rounds, every so many of which what is not worth a row is pro
 _PLAIN = Decision(0, 0, 1.0)
 
 
-class Controller:
+class AutoPlanner:
     """A `Planner` that weighs free drafters, models that draft and plain decoding each round.
 
     Args:
@@ -104,7 +104,7 @@ class Controller:
         prompt: DraftPrompt,
         target: TokenSequence,
         clock: Callable[[], float] = time.perf_counter,
-    ) -> ControlledPlanning:
+    ) -> AutoPlanning:
         """Returns the part of a new output's request."""
         team = self.drafters.begin(prompt)
         begun = {drafting.name: drafting for drafting in team.models}
@@ -116,37 +116,37 @@ class Controller:
         ]
         choice = ModelChoice(models, self.costs, self.model_rates, clock)
         askings = Askings(self.asking_costs, clock)
-        return ControlledPlanning(self, team, choice, target, askings)
+        return AutoPlanning(self, team, choice, target, askings)
 
     def close(self) -> None:
         self.drafters.close()
 
 
-class ControlledPlanning(Planning):
+class AutoPlanning(Planning):
     """The rounds of one output."""
 
     def __init__(
         self,
-        controller: Controller,
+        planner: AutoPlanner,
         team: DraftingTeam,
         choice: ModelChoice,
         target: TokenSequence,
         askings: Askings,
     ) -> None:
         super().__init__(team)
-        self._controller = controller
+        self._planner = planner
         self._choice = choice
         self._plan = ModelPlan()
         self._target = target
         self._askings = askings
-        self._can_rest = not team.models and not controller.mtp_share
-        self._trust = controller.trust
-        self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in controller.trust}
+        self._can_rest = not team.models and not planner.mtp_share
+        self._trust = planner.trust
+        self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in planner.trust}
         self._costs: CostTable | None = None
         self._own_costs: CostTable | None = None  # where others share the passes
         self._beside = Beside()
         self._n_asked = 0
-        self._mtp = MtpBackoff(controller.mtp_share)
+        self._mtp = MtpBackoff(planner.mtp_share)
         self.log = DecisionLog()
         self._proposed = DraftTree()
         self._drafted = DraftTree()  # by the model, whatever of it was proposed
@@ -172,9 +172,9 @@ class ControlledPlanning(Planning):
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
         if self._costs is None:
-            if self._controller.costs.is_measuring("target"):
+            if self._planner.costs.is_measuring("target"):
                 return DraftTree()
-            self._costs = yield from self._controller.costs.of("target", self._target)
+            self._costs = yield from self._planner.costs.of("target", self._target)
         self._askings.begin()
         costs = self._own_costs = self._beside.costs(self._costs)
         tree = self._ask_free(context, room, costs)
@@ -278,7 +278,7 @@ class ControlledPlanning(Planning):
             else:
                 self._backoffs[name].lost()
         n_held = len(self._drafted.matching(outcome.emitted))
-        if self._controller.mtp_share:
+        if self._planner.mtp_share:
             nodes = outcome.tree.nodes
             n_right = sum(nodes[i].origin == MTP for i in outcome.path)
             n_drafted = sum(node.origin == MTP for node in nodes)

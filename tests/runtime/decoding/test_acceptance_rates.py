@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgedec.runtime.decoding.acceptance import Backoff, DepthRates, Trust
+from edgedec.runtime.decoding.acceptance_rates import Backoff, DepthRates, Trust
 
 
 def test_estimates_are_corrected_by_what_came_true_and_never_raised_by_more_than_a_fifth() -> None:

@@ -1,4 +1,4 @@
-"""The controller against made-up devices and drafters whose worth is known."""
+"""The planner against made-up devices and drafters whose worth is known."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.decoding.acceptance import Backoff
-from edgedec.runtime.decoding.controller import Controller, best_part, led_by, reordered
+from edgedec.runtime.decoding.acceptance_rates import Backoff
+from edgedec.runtime.decoding.auto_planner import AutoPlanner, best_part, led_by, reordered
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import RoundTimings
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
@@ -60,15 +60,15 @@ def test_drafts_that_cannot_pay_are_asked_for_now_and_then_only(
     costs: dict[int, float], least: float
 ) -> None:
     listener = Listener()
-    run(Controller([listener], KnownCosts(costs)), costs, 16)
+    run(AutoPlanner([listener], KnownCosts(costs)), costs, 16)
     assert [budget.min_value for budget in listener.asked] == ([least] * 7 + [0.02]) * 2
 
 
 def test_a_drafter_that_is_not_believed_is_asked_for_what_it_is_surer_of() -> None:
     listener = Listener()
-    controller = Controller([listener], KnownCosts(STEEP))
-    controller.trust["oracle"].estimated = 3.0  # none of which came: a quarter is believed
-    run(controller, STEEP, 1)
+    planner = AutoPlanner([listener], KnownCosts(STEEP))
+    planner.trust["oracle"].estimated = 3.0  # none of which came: a quarter is believed
+    run(planner, STEEP, 1)
     assert listener.asked[0].min_value == pytest.approx(4 * 1.0)
 
 
@@ -80,16 +80,16 @@ def test_a_liar_is_found_out_within_a_few_rounds_and_costs_little() -> None:
 
 def test_a_drafter_that_becomes_right_is_used_again_without_having_been_verified() -> None:
     drafter = Oracle(0.0, 0.9)
-    controller = make([drafter], FLAT)
-    run(controller, FLAT, 60)
+    planner = make([drafter], FLAT)
+    run(planner, FLAT, 60)
     drafter.right = 1.0
-    sizes, _ = run(controller, FLAT, 30)
+    sizes, _ = run(planner, FLAT, 30)
     assert min(sizes[15:]) >= 2
 
 
 def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:
-    controller = make([Oracle(1.0, 0.9)], FLAT)
-    planning = begin(controller)
+    planner = make([Oracle(1.0, 0.9)], FLAT)
+    planning = begin(planner)
     assert planning.explain() == []
     play(planning, FLAT, 20)
     (line,) = planning.explain()
@@ -104,8 +104,8 @@ def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:
 
 def test_others_are_asked_while_a_drafter_that_lost_rests() -> None:
     wrong, right = Oracle(0.0, 0.9, 1, "wrong"), Oracle(1.0, 0.9, 4, "right")
-    controller = make([wrong, right], FLAT)
-    planning = begin(controller)
+    planner = make([wrong, right], FLAT)
+    planning = begin(planner)
     play(planning, FLAT, 60)
     assert right.n_asked == 60
     assert wrong.n_asked < 60
@@ -113,10 +113,10 @@ def test_others_are_asked_while_a_drafter_that_lost_rests() -> None:
 
 def test_what_is_not_proposed_is_forgotten_bit_by_bit() -> None:
     listener = Listener()
-    controller = Controller([listener], KnownCosts(FLAT))
-    controller.trust["oracle"].estimated = 3.0
-    run(controller, FLAT, 100)
-    assert controller.trust["oracle"].estimated == pytest.approx(3.0 * 0.99**100)
+    planner = AutoPlanner([listener], KnownCosts(FLAT))
+    planner.trust["oracle"].estimated = 3.0
+    run(planner, FLAT, 100)
+    assert planner.trust["oracle"].estimated == pytest.approx(3.0 * 0.99**100)
 
 
 def test_best_part_takes_the_likeliest_nodes_with_their_parents() -> None:
@@ -161,7 +161,7 @@ def test_drafters_learn_of_the_rows_that_were_computed() -> None:
         def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
             told.append(outcome)
 
-    planning = begin(Controller([Forked()], KnownCosts(FLAT)))
+    planning = begin(AutoPlanner([Forked()], KnownCosts(FLAT)))
     context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
     tree = run_passes(planning.propose(context, Budget(n_nodes=100, depth=100)))
     right = tree.matching(TEXT[10:])
@@ -176,10 +176,10 @@ def test_drafters_learn_of_the_rows_that_were_computed() -> None:
 
 def test_a_pass_teaches_what_its_drafts_and_the_token_before_them_cost() -> None:
     believed = {1: 10.0, 3: 10.5, 5: 11.0, 8: 14.0}
-    controller = make([Oracle(1.0, 0.9, depth=4)], believed)
-    sizes, _ = run(controller, {**believed, 5: 13.0}, 40)
+    planner = make([Oracle(1.0, 0.9, depth=4)], believed)
+    sizes, _ = run(planner, {**believed, 5: 13.0}, 40)
     assert sizes[-10:] == [4] * 10
-    table = run_passes(controller.costs.of("target", ToySession(1)))
+    table = run_passes(planner.costs.of("target", ToySession(1)))
     assert table.ms(5) == pytest.approx(13.0, rel=0.05)
     assert table.ms(5) - table.ms(3) > 2 * (believed[5] - believed[3])
 
@@ -211,12 +211,12 @@ def test_heads_in_the_model_are_left_out_where_their_own_drafts_do_not_come_true
     right: float, name: str, is_asking: bool
 ) -> None:
     free = [Oracle(right, 0.9, 4, name)]
-    controller = Controller(free, KnownCosts(FLAT), mtp_share=0.1)
-    planning = begin(controller)
+    planner = AutoPlanner(free, KnownCosts(FLAT), mtp_share=0.1)
+    planning = begin(planner)
     assert planning.wants_mtp
     play(planning, FLAT, 14)
     assert planning.wants_mtp == is_asking
-    without = begin(Controller(free, KnownCosts(FLAT)))
+    without = begin(AutoPlanner(free, KnownCosts(FLAT)))
     assert not without.wants_mtp
 
 
@@ -224,8 +224,8 @@ def test_among_others_a_draft_has_to_pay_for_what_it_adds_to_their_pass() -> Non
     """Alone a draft of chance 0.2 pays; a row of a pass over nine costs more than it brings."""
 
     def drafted(company: Company) -> int:
-        controller = make([Oracle(1.0, 0.2, 1)], FLAT)
-        planning = begin(controller)
+        planner = make([Oracle(1.0, 0.2, 1)], FLAT)
+        planning = begin(planner)
         timings = RoundTimings(0.0, 10.0, company)
         outcome = RoundOutcome(DraftTree(), (), TEXT[10:11], RowStats.of(np.zeros((1, 5))), {})
         for _ in range(20):
@@ -239,15 +239,15 @@ def test_among_others_a_draft_has_to_pay_for_what_it_adds_to_their_pass() -> Non
 
 
 def test_what_others_share_does_not_change_what_passes_cost_alone() -> None:
-    controller = make([], FLAT)
-    planning = begin(controller)
+    planner = make([], FLAT)
+    planning = begin(planner)
     play(planning, FLAT, 1)
-    assert controller.costs.is_measuring("target") is False
+    assert planner.costs.is_measuring("target") is False
     timings = RoundTimings(0.0, 100.0, Company(3, 12))
     outcome = RoundOutcome(DraftTree(), (), TEXT[10:11], RowStats.of(np.zeros((1, 5))), {})
     context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
-    before = dict(run_passes(controller.costs.of("target", ToySession(1))).row_ms)
+    before = dict(run_passes(planner.costs.of("target", ToySession(1))).row_ms)
     for _ in range(5):
         run_passes(planning.propose(context, Budget(15, 15)))
         planning.observe(context, outcome, timings)
-    assert run_passes(controller.costs.of("target", ToySession(1))).row_ms == before
+    assert run_passes(planner.costs.of("target", ToySession(1))).row_ms == before

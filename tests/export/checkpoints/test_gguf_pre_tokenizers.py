@@ -11,8 +11,8 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from edgedec.export.checkpoints.pre_tokenizers import PRE_TOKENIZERS
-from edgedec.export.checkpoints.tokenizer import build_tokenizer
+from edgedec.export.checkpoints.gguf_pre_tokenizers import PRE_TOKENIZERS
+from edgedec.export.checkpoints.gguf_tokenizer import build_tokenizer
 from edgedec.models.errors import CheckpointError
 from edgedec.models.fields import Fields
 

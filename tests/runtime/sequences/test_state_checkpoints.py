@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.runtime.sequences.checkpoints import (
+from edgedec.runtime.sequences.state_checkpoints import (
     CHECKPOINT_BYTES,
     CHECKPOINT_TOKENS,
     Checkpoints,
