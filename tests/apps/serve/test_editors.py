@@ -1,8 +1,8 @@
-"""Requests of editors' plug-ins and of a chat page, with the fields that their sources send.
+"""Requests of the shapes that editors' plug-ins and a chat page send, and what they read.
 
+Open WebUI's fields are those of its source (0.12.4: `routers/openai.py`, `ollama.py`). Those of
 Continue (`core/llm/llms/LlamaCpp.ts`, `Ollama.ts`) and Zed (`crates/llama_cpp`, `crates/ollama`,
-edit predictions in `fim.rs`), and Open WebUI (`routers/openai.py`, `ollama.py`): what they ask, and
-what they read of the answer.
+edit predictions in `fim.rs`) are the known ones; their programs were not run.
 """
 
 from __future__ import annotations

@@ -372,7 +372,7 @@ def test_explanations_say_what_became_of_it() -> None:
     assert stream.explain()[-1] == "overlap: off, 2 cores to divide"
 
 
-def test_under_the_controller() -> None:
+def test_under_auto() -> None:
     pair = Pair(sure)
     wait_for(pair, 3)
     costs = CostTable({1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0})
