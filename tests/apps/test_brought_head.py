@@ -47,4 +47,4 @@ def test_it_may_be_left_out(cli: Cli, tmp_path: Path) -> None:
     assert cli("export", NAME, "-o", bundle, "--no-head").exit_code == 0
     assert read_manifest(bundle).head is None
     refused = cli("run", bundle, "Hi", "--method", "mtp", "-n", 4)
-    assert "needs light heads in the model's own graph: train them with" in refused.error
+    assert "or light heads in the model's own graph: train these with" in refused.error

@@ -100,7 +100,7 @@ def test_tries_take_turns_with_one_answer(cli: Cli, smollm2_bundle: Path, tmp_pa
     assert "needs a task with tests" in cli(*command, "--best-of", "2", "--choose", "tests").error
     assert "use --best-of N" in cli(*command, "--settings", "plain; best-of:n=2").error
     assert "--choose needs" in cli(*command, "--choose", "vote").error
-    assert "without --frontier" in cli(*command, "--best-of", "2", "--frontier").error
+    assert "combined with --frontier" in cli(*command, "--best-of", "2", "--frontier").error
 
 
 @pytest.mark.e2e

@@ -225,7 +225,7 @@ def test_every_span_lies_whole_in_a_part(tokenizer: Tokenizer, most: int) -> Non
     ("question", "text", "most", "reason"),
     [
         (QUESTION, "", 30, "the text is '': expected text, and not only blanks"),
-        (QUESTION, " \n\t", 30, "not blank"),
+        (QUESTION, " \n\t", 30, "not only blanks"),
         ("  ", TEXT, 30, "the question is '  '"),
         (QUESTION, 7, 30, "the text is 7"),
         (QUESTION, TEXT, 0, "max_tokens is 0"),

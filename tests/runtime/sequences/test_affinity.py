@@ -60,7 +60,7 @@ def test_the_calling_thread_is_held_and_let_go() -> None:
     [
         ([], None, "at least one"),
         ([PROCESSORS[0], PROCESSORS[0]], None, "different processors"),
-        ([10**6], None, "affinity names processor 1000000, expected some of"),
+        ([10**6], None, "affinity names processor 1000000, expected some that this process may"),
         ([-1], None, "affinity names processor -1"),
         (["0"], None, "affinity names processor '0'"),
         ([True], None, "affinity names processor True"),

@@ -90,7 +90,7 @@ def test_levels_and_kept_rows_give_what_fresh_passes_would(
         tree = propose(drafting, context, WIDE)
         drafter.role.pool.forget()
         fresh = DraftModelDrafter(drafter.role).begin(DraftPrompt(text))
-        assert fresh.sequence.n_tokens == 0
+        assert fresh.passes.sequence.n_tokens == 0
         assert nodes_of(propose(fresh, context, WIDE)) == nodes_of(tree)
         fresh.end(text)
         deepest = max(range(len(tree)), key=lambda i: tree.nodes[i].depth)
