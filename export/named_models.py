@@ -89,7 +89,7 @@ def what_is_meant(model: str | Path, library: Library | None = None) -> Meant:
     library = library or user_library()
     if path.exists():
         return _of_path(path, library)
-    name = text.removesuffix(os.sep)
+    name = text.removesuffix(os.sep).replace(os.sep, "/")  # Windows' paths write org\\name
     if (source := library.source(name)) is not None:
         return Meant(text, library.bundle(name), source)
     if path.suffix == ".edgedec" or path.is_absolute() or len(path.parts) > 2:
