@@ -110,5 +110,8 @@ def _load(path: Path) -> Any:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this folder: its files are no modules of the runtime's Python
+    # The files of this folder are no modules of the runtime's Python. It need not be in front:
+    # an embedded Python does not look into the folder of a script.
+    folder = Path(__file__).resolve().parent
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() != folder]
     main(Path(sys.argv[1]), _load(Path(sys.argv[2])))
