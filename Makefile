@@ -77,6 +77,7 @@ test-arm: $(MADE)/dev $(MADE)/model
 test-windows: $(MADE)/dev $(MADE)/model
 	tools/windows/setup.sh $(BIN)/python
 	$(BIN)/python -m pytest -m windows tests/windows -s
+	tools/windows/python tests/windows/suite.py
 
 # Needs a GPU of NVIDIA's and nvcc; says what it skips. TVM has 320 MB.
 test-gpu: $(MADE)/dev $(MADE)/model

