@@ -66,7 +66,7 @@ GIVEN = {
     "a prompt before the bundle": (("run", "Why so?", BUNDLE), "name the bundle before it"),
     "an export of nothing": (("export", "no.gguf", "-o", "o"), "expected a .gguf file, a Hugging"),
     "an export on something": ((*EXPORT, BUNDLE), "replace it with --force"),
-    "results that are missing": (("compare", "no.json"), "cannot read no.json: No such file"),
+    "results that are missing": (("compare", "no.json"), "cannot read no.json"),
     "an unknown compiler": ((*EXPORT, "new", "--compiler", "gcc"), "has fused or tvm"),
     "a list of texts in place of a fleet": (("fleet", "doctor", "a.txt"), "not a TOML file"),
     "a web page without its scheme": (

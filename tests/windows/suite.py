@@ -25,7 +25,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
-    "system", "models", "runtime", "export", "targets", "autocomplete", "labs", "apps", "widgets"
+    "system", "models", "runtime", "export", "targets", "autocomplete", "labs", "apps"
 )  # fmt: skip
 OTHERS = "not pair and not models and not long and not windows and not arm and not gpu"
 STATE = ROOT / "build/windows/suite.json"

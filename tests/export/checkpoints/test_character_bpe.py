@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.export.checkpoints.test_pre_tokenizers import TEXTS, write_vocabulary
 from tokenizers import Tokenizer
 
 from edgedec.export.checkpoints.gguf_tokenizer import build_tokenizer, read_special
 from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields
+from tests.export.checkpoints.test_gguf_pre_tokenizers import TEXTS, write_vocabulary
 
 BLANK = "\u2581"
 CONTROL = ("<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>")
