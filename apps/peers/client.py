@@ -16,6 +16,7 @@ from typing import Any, Self
 from edgedec.apps.peers import Runtime
 from edgedec.models.errors import EdgedecError
 from edgedec.system import usage
+from edgedec.system.streams import is_reader_gone
 
 _FOLDER = Path(__file__).parent
 _USAGE = Path(usage.__file__)
@@ -76,7 +77,9 @@ class Worker:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
             line = self._read_line(timeout_s)
-        except BrokenPipeError:
+        except OSError as error:
+            if not is_reader_gone(error):
+                raise
             line = b""
         if not line:
             raise PeerError(f"its process ended{self._last_words()}")
@@ -91,7 +94,7 @@ class Worker:
             return
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):  # it died with something unread
             self._process.stdin.close()
         try:
             self._process.wait(timeout=5)

@@ -68,7 +68,6 @@ GIVEN = {
     "an export on something": ((*EXPORT, BUNDLE), "replace it with --force"),
     "results that are missing": (("compare", "no.json"), "cannot read no.json"),
     "an unknown compiler": ((*EXPORT, "new", "--compiler", "gcc"), "has fused or tvm"),
-    "a list of texts in place of a fleet": (("fleet", "doctor", "a.txt"), "not a TOML file"),
     "a web page without its scheme": (
         ("serve", BUNDLE, "--cors", "notes.example"),
         "expected the origin of a page, such as https://notes.example",
@@ -169,6 +168,11 @@ def test_mistakes_in_what_is_named(cli: Cli, place: Path, mistake: str) -> None:
     outcome = cli(*arguments)
     check(outcome, 1, told)
     assert outcome.error.count("\n") == 0
+
+
+def test_a_list_of_texts_in_place_of_a_fleet(cli: Cli, place: Path) -> None:
+    pytest.importorskip("asyncssh", reason="needs the extra fleet")
+    check(cli("fleet", "doctor", place / "a.txt"), 1, "not a TOML file")
 
 
 @pytest.mark.e2e
