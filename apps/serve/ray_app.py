@@ -154,7 +154,7 @@ def app(options: RayOptions) -> Any:
         EdgedecError: A model is none.
     """
     models = [text for text in options.models.split(",") if text]
-    find_offers(models)  # what is wrong with them is told here
+    find_offers(models)  # reports what is wrong with them before replicas start
     settings = ServerSettings(api_keys=tuple(key for key in options.api_keys.split(",") if key))
     replicas = serve.deployment(
         Models,

@@ -117,7 +117,7 @@ class Drafting(Protocol):
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         """Learns from a round; ``context`` is that of before the round.
 
-        Rounds may go by of which it learns nothing.
+        It may not hear of every round.
         """
 
     def end(self, tokens: Sequence[int]) -> None:

@@ -95,7 +95,7 @@ class Vote:
 class Weighted:
     """As `Vote`, but a try counts by the inverse of its perplexity, and equal tries count once.
 
-    is_per_text: by its probability as a whole, of which the likeliest long text has nearly all.
+    is_per_text: by the probability of its whole text. One long text often has nearly all of that.
     """
 
     def __init__(self, extract: Extract = short_answer, is_per_text: bool = False) -> None:

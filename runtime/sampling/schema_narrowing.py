@@ -38,7 +38,7 @@ _MOST_CONDITIONS = 8
 _MOST_STEPS = 20_000
 """Schemas that are looked at to tell branches apart: references may go round in circles."""
 _MOST_UNIQUE = 4
-"""Values of which all arrays without repetition are listed."""
+"""Maximum number of values for which all arrays without repetition are listed."""
 _LITERAL = re.compile(r"\^([\w \-]+)\$")
 
 
@@ -53,7 +53,7 @@ class _Facts:
 
     types: of the values; an integer is also a number. values: all there are, if few.
     required: properties that objects have. properties: schemas of an object's properties.
-    closed: sets of names of which objects have no others. items: schemas of an array's items.
+    closed: sets of names; objects have no others. items: schemas of an array's items.
     choices: sets of facts, of each of which one is so of a value.
     """
 
@@ -243,7 +243,7 @@ class _Narrowing:
 
 
 def _own_names(own: _Facts, other: _Facts) -> list[str]:
-    """Returns the names of which objects have no others, if another closed set has none of them."""
+    """Returns the first closed set of names that has none in common with another, else nothing."""
     for names in own.closed:
         if names and any(not names & others for others in other.closed):
             return sorted(names)[:_MOST_CONDITIONS]

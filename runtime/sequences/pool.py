@@ -28,7 +28,7 @@ class SequencePool:
 
     Args:
         context: Most tokens of a sequence.
-        on_drop: Called with a sequence before it is closed for there are idle ones enough. The
+        on_drop: Called with a sequence before it is closed because enough are idle. The
             steps that it returns are taken one by one, between passes: see `tidy`.
     """
 

@@ -67,7 +67,7 @@ def test_drafts_that_cannot_pay_are_asked_for_now_and_then_only(
 def test_a_drafter_that_is_not_believed_is_asked_for_what_it_is_surer_of() -> None:
     listener = Listener()
     planner = AutoPlanner([listener], KnownCosts(STEEP))
-    planner.trust["oracle"].estimated = 3.0  # none of which came: a quarter is believed
+    planner.trust["oracle"].estimated = 3.0  # nothing came of it: a quarter is believed
     run(planner, STEEP, 1)
     assert listener.asked[0].min_value == pytest.approx(4 * 1.0)
 
