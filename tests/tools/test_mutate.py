@@ -92,14 +92,26 @@ def test_a_mutant_differs_in_one_place(places: Any) -> None:
         assert sum(a != b for a, b in zip(whole, changed, strict=True)) == 1
 
 
-def test_what_tests_let_pass_is_found_and_found_once(tmp_path: Path) -> None:
+def test_a_sample_depends_on_its_seed_alone(places: Any, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SOURCE)
+    jobs = places.places_of([tmp_path / "shop.py"])
+    drawn = [places.drawn(jobs, 5, seed) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert [len(sample) for sample in drawn] == [5, 5, 5]
+    assert all(set(sample) <= set(jobs) for sample in drawn)
+    assert places.drawn(jobs, 99, 0) == jobs
+
+
+@pytest.mark.parametrize("n_sampled", [None, 5])
+def test_what_tests_let_pass_is_found_and_found_once(tmp_path: Path, n_sampled: int | None) -> None:
     pytest.importorskip("coverage", reason="needs the dev extra")
     (tmp_path / "shop.py").write_text(SOURCE)
     (tmp_path / "test_shop.py").write_text(TESTS)
-    options = ["-q", "-p", "mutate", "--of", "shop.py", "--keep", "kept", "--mutate"]
+    options = ["-q", "-p", "mutate", "--of", "shop.py", "--keep", "kept"]
+    options += [] if n_sampled is None else ["--sample", str(n_sampled)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(MUTATE), str(tmp_path)))}
     for kind in ("reach", "run", "run"):
-        command = [sys.executable, "-m", "pytest", *options, kind, "test_shop.py"]
+        command = [sys.executable, "-m", "pytest", *options, "--mutate", kind, "test_shop.py"]
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
@@ -107,13 +119,14 @@ def test_what_tests_let_pass_is_found_and_found_once(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (tmp_path / "kept/survivors-0.jsonl").open()]
     assert {record["file"] for record in records} == {str(tmp_path / "shop.py")}
     outcomes = {(record["line"], record["what"]): record["outcome"] for record in records}
-    assert len(outcomes) == len(records) == 14
+    assert len(outcomes) == len(records) == (n_sampled or 14)
     survived = {place for place, outcome in outcomes.items() if outcome == "survived"}
     # Nothing is sold for 10 or 11, nothing for less than two, and no member comes to the till.
-    assert survived == {
+    expected = {
         (3, "10 -> 11"),
         (12, "Gt"),
         (14, "0 -> 1"),
         (22, "False -> True"),
     }
+    assert survived == expected & outcomes.keys()
     assert set(outcomes.values()) == {"survived", "killed"}

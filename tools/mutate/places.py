@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -42,6 +44,24 @@ class Place(NamedTuple):
     line: int
     what: str
     within: str
+
+
+Job = tuple[Path, int, Place]  # file, number of the place in it, the place
+
+
+def places_of(files: Sequence[Path]) -> list[Job]:
+    """Returns all places of ``files``."""
+    return [
+        (file, number, place)
+        for file in files
+        for number, place in enumerate(places(file.read_text(encoding="utf-8")))
+    ]
+
+
+def drawn(jobs: Sequence[Job], n: int, seed: int) -> list[Job]:
+    """Returns ``n`` of ``jobs`` in their order, the same ones for the same seed."""
+    picked = random.Random(seed).sample(range(len(jobs)), min(n, len(jobs)))
+    return [jobs[i] for i in sorted(picked)]
 
 
 def places(source: str) -> list[Place]:

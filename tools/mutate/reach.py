@@ -1,13 +1,14 @@
-"""Notes which tests reach which line, and how long each takes."""
+"""Notes which tests reach which line, and the processor time of each."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Generator
+import os
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
+from places import Job
 
 NAME = "lines.json"
 
@@ -15,12 +16,12 @@ NAME = "lines.json"
 class Reach:
     """Part of a test session that is watched by coverage."""
 
-    def __init__(self, config: pytest.Config, files: list[Path], keep: Path) -> None:
+    def __init__(self, config: pytest.Config, jobs: Sequence[Job], keep: Path) -> None:
         import coverage
 
         self._path = keep / NAME
         self._coverage = coverage.Coverage(
-            data_file=str(keep / ".coverage"), include=[str(file) for file in files]
+            data_file=str(keep / ".coverage"), include=sorted({str(file) for file, _, _ in jobs})
         )
         self._coverage.erase()
         self._coverage.start()
@@ -30,9 +31,9 @@ class Reach:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Notes what a test reaches, and how long it takes."""
         self._coverage.switch_context(item.nodeid)
-        started_s = time.perf_counter()
+        started_s = processor_s()
         result = yield
-        self._seconds[item.nodeid] = time.perf_counter() - started_s
+        self._seconds[item.nodeid] = processor_s() - started_s
         self._coverage.switch_context("between tests")
         return result
 
@@ -50,3 +51,8 @@ class Reach:
         }
         document = {"lines": lines, "seconds": self._seconds}
         self._path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def processor_s() -> float:
+    """Returns the processor time of this process and of the children that ended."""
+    return sum(os.times()[:4])

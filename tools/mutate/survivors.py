@@ -11,40 +11,41 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
-from places import Place, constants, mutant, places
+from places import Job, Place, constants, mutant
 from reach import NAME
 
 PASSED, FAILED, NOT_CHANGED, BROKEN = range(4)
 OUTCOMES = {PASSED: "survived", FAILED: "killed", NOT_CHANGED: "not changed", BROKEN: "broken"}
-_PATIENCE_S = 20.0  # beyond four times what the tests took
 
 
 class Survivors:
     """A test session in which nothing is run but what decides about changed places."""
 
-    def __init__(self, config: pytest.Config, files: list[Path], keep: Path) -> None:
+    def __init__(self, config: pytest.Config, jobs: Sequence[Job], keep: Path) -> None:
         document = json.loads((keep / NAME).read_text(encoding="utf-8"))
         self._lines: dict[str, dict[str, list[str]]] = document["lines"]
         self._seconds: dict[str, float] = document["seconds"]
-        self._files = files
+        self._all_jobs = jobs
         self._keep = keep
         self._shard, self._n_shards = map(int, config.getoption("shard").split("/"))
         self._slowest: float = config.getoption("slowest")
         self._most_seconds: float = config.getoption("seconds")
+        self._patience_s: float = config.getoption("patience")
         self._items: dict[str, pytest.Item] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Judges all places of this shard, in place of running the tests."""
-        self._items = {item.nodeid: item for item in session.items}
-        for test in self._unfit():
-            del self._items[test]
+        items = {item.nodeid: item for item in session.items}
+        self._items = {t: i for t, i in items.items() if self._seconds.get(t, 1e9) < self._slowest}
         jobs = list(self._jobs())
+        wanted = {test for file, _, place in jobs for test in self._tests_of(file, place)}
+        self._items = {test: items[test] for test in self._fit(wanted)}
         path = self._keep / f"survivors-{self._shard}.jsonl"
         with path.open("a", encoding="utf-8") as results:
             for n, (file, number, place) in enumerate(jobs):
@@ -55,40 +56,34 @@ class Survivors:
                     print(f"{n} of {len(jobs)} places", file=sys.__stderr__, flush=True)
         return True
 
-    def _unfit(self) -> set[str]:
-        """Returns tests that are slow, unknown, or fail in a fork of this session as it is."""
-        path = self._keep / "unfit.json"
+    def _fit(self, tests: set[str]) -> list[str]:
+        """Returns the tests that pass in a fork of this session as it is."""
+        path = self._keep / "fit.json"
+        is_fit: dict[str, bool] = {}
         if path.exists():
-            return set(json.loads(path.read_text(encoding="utf-8"))) & self._items.keys()
-        found = {t for t in self._items if not self._seconds.get(t, 1e9) < self._slowest}
+            is_fit = json.loads(path.read_text(encoding="utf-8"))
         by_file: dict[str, list[str]] = {}
-        for test in self._items.keys() - found:
+        for test in sorted(tests - is_fit.keys()):
             by_file.setdefault(test.split("::")[0], []).append(test)
         left = list(by_file.values())
         while left:
-            tests = left.pop()
-            if self._run(tests, lambda: True) == OUTCOMES[PASSED]:
-                continue
-            if len(tests) == 1:
-                found.add(tests[0])
+            group = left.pop()
+            passed = self._run(group, lambda: True) == OUTCOMES[PASSED]
+            if passed or len(group) == 1:
+                is_fit.update(dict.fromkeys(group, passed))
+                path.write_text(json.dumps(is_fit), encoding="utf-8")
             else:
-                left += [tests[: len(tests) // 2], tests[len(tests) // 2 :]]
-        path.write_text(json.dumps(sorted(found)), encoding="utf-8")
-        return found
+                left += [group[: len(group) // 2], group[len(group) // 2 :]]
+        return [test for test in sorted(tests) if is_fit[test]]
 
-    def _jobs(self) -> Iterator[tuple[Path, int, Place]]:
+    def _jobs(self) -> Iterator[Job]:
         """Yields the places of this shard that nobody has judged yet."""
         judged = {
             (record["file"], record["number"])
             for path in self._keep.glob("survivors-*.jsonl")
             for record in map(json.loads, path.read_text(encoding="utf-8").splitlines())
         }
-        jobs = [
-            (file, number, place)
-            for file in self._files
-            for number, place in enumerate(places(file.read_text(encoding="utf-8")))
-        ]
-        for n, (file, number, place) in enumerate(jobs):
+        for n, (file, number, place) in enumerate(self._all_jobs):
             if n % self._n_shards == self._shard and (str(file), number) not in judged:
                 yield file, number, place
 
@@ -124,7 +119,7 @@ class Survivors:
 
     def _run(self, tests: list[str], change: Callable[[], bool]) -> str:
         """Returns what tests said after a change, which no other run sees."""
-        most_s = _PATIENCE_S + 4 * sum(self._seconds[test] for test in tests)
+        most_s = self._patience_s + 4 * sum(self._seconds[test] for test in tests)
         if (process := os.fork()) == 0:
             code = BROKEN
             try:
