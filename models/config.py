@@ -175,6 +175,14 @@ class ModelConfig:
             "n_heads", "n_kv_heads", "head_size", "max_positions",
         ):  # fmt: skip
             _check_size(name, getattr(self, name))
+        self._check_layers()
+        self._check_heads()
+        self._check_mlps()
+        self._check_factors()
+        self._check_tables()
+
+    def _check_layers(self) -> None:
+        """Checks how many layers there are, and which kinds stand beside each other."""
         if self.n_layers > MAX_LAYERS:
             raise ConfigError(f"n_layers is {self.n_layers}, expected at most {MAX_LAYERS}")
         if self.layers and len(self.layers) != self.n_layers:
@@ -189,6 +197,9 @@ class ModelConfig:
         if not self.kv_layers:
             raise ConfigError("all layers are recurrent, expected attention in one or more")
         self._check_kv_layers()
+
+    def _check_heads(self) -> None:
+        """Checks the heads of attention and their rotation."""
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(
                 f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}"
@@ -202,6 +213,13 @@ class ModelConfig:
                 f"rotary_size is {self.rotary_size}, expected an even number up to head_size "
                 f"{self.head_size}"
             )
+        if self.query_growth_start < 1:
+            raise ConfigError(
+                f"query_growth_start is {self.query_growth_start}, expected 1 or more"
+            )
+
+    def _check_mlps(self) -> None:
+        """Checks the MLPs and their experts."""
         if self.activation not in get_args(Activation):
             raise ConfigError(
                 f"activation is {self.activation!r}, expected {' or '.join(get_args(Activation))}"
@@ -210,17 +228,22 @@ class ModelConfig:
             raise ConfigError(
                 f"n_experts_used is {self.n_experts_used}, expected 1 to n_experts {self.n_experts}"
             )
+        if self.shared_expert_size < 0:
+            raise ConfigError(
+                f"shared_expert_size is {self.shared_expert_size}, expected 0 or more"
+            )
+
+    def _check_factors(self) -> None:
+        """Checks what numbers are multiplied or bounded by."""
         for name in (
             "attention_scale", "attention_softcap", "embedding_scale", "logit_scale",
             "logit_softcap", "query_growth", "expert_limit",
         ):  # fmt: skip
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}, expected 0 or more")
-        if self.query_growth_start < 1 or self.shared_expert_size < 0:
-            raise ConfigError(
-                f"query_growth_start is {self.query_growth_start}, expected 1 or more, and "
-                f"shared_expert_size {self.shared_expert_size}, expected 0 or more"
-            )
+
+    def _check_tables(self) -> None:
+        """Checks the rows of the LM head, and of the table of layer inputs."""
         if not 0 <= self.trimmed_head_size <= self.vocab_size:
             raise ConfigError(
                 f"trimmed_head_size is {self.trimmed_head_size}, expected 0 (whole head) to "

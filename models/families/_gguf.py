@@ -112,11 +112,8 @@ def gguf_decoder(
         UnsupportedModelError: A key asks for what the shared recipe does not do.
     """
     fields = facts.fields
-    if not has_experts:
-        fields.refuse(f"{family}.expert_count", 0)
-        fields.get(f"{family}.expert_shared_feed_forward_length")  # of experts there are none of
-    n_experts = fields.integer(f"{family}.expert_count") if has_experts else 0
-    width = fields.get(f"{family}.expert_feed_forward_length") if has_experts else None
+    if EMBEDDING not in facts.shapes:
+        raise CheckpointError(f"missing tensor {EMBEDDING}; the file is incomplete")
     hidden_size = fields.integer(f"{family}.embedding_length")
     n_layers = fields.integer(f"{family}.block_count", least=1, most=MAX_LAYERS)
     n_heads = _same_in_all(fields, f"{family}.attention.head_count", n_layers, 0)
@@ -127,12 +124,10 @@ def gguf_decoder(
         fields.refuse(f"{family}.rope.dimension_count", head_size)
     max_positions = fields.integer(f"{family}.context_length")
     if not has_windows:
-        _refuse_short_window(fields, f"{family}.attention.sliding_window", max_positions)
-        fields.get(f"{family}.attention.sliding_window_pattern")  # of a window there is none of
-    if EMBEDDING not in facts.shapes:
-        raise CheckpointError(f"missing tensor {EMBEDDING}; the file is incomplete")
-    feed = "feed" if width is None else "expert_feed"
-    widths = _by_layer(fields, f"{family}.{feed}_forward_length", n_layers)
+        _refuse_windows(fields, family, max_positions)
+    if not has_experts:
+        _refuse_experts(fields, family)
+    widths = _mlp_widths(fields, family, n_layers, has_experts)
     theta = fields.number(f"{family}.rope.freq_base", 10000.0)
     config = ModelConfig(
         family=family,
@@ -157,7 +152,7 @@ def gguf_decoder(
         has_o_bias="blk.0.attn_output.bias" in facts.shapes,
         is_head_tied=HEAD not in facts.shapes,
         attention_scale=fields.number(f"{family}.attention.scale", 0.0),
-        n_experts=n_experts,
+        n_experts=fields.integer(f"{family}.expert_count") if has_experts else 0,
         n_experts_used=fields.integer(f"{family}.expert_used_count") if has_experts else 0,
     )
     if len(set(widths)) == 1:
@@ -211,13 +206,28 @@ def _same_in_all(
     return numbers[0]
 
 
-def _refuse_short_window(fields: Fields, key: str, max_positions: int) -> None:
-    window = fields.integer(key, 0)
+def _mlp_widths(fields: Fields, family: str, n_layers: int, has_experts: bool) -> tuple[int, ...]:
+    """Returns the width of each layer's MLP, or of each of its experts."""
+    of_experts = f"{family}.expert_feed_forward_length"
+    if has_experts and fields.get(of_experts) is not None:
+        return _by_layer(fields, of_experts, n_layers)
+    return _by_layer(fields, f"{family}.feed_forward_length", n_layers)
+
+
+def _refuse_experts(fields: Fields, family: str) -> None:
+    fields.refuse(f"{family}.expert_count", 0)
+    fields.get(f"{family}.expert_shared_feed_forward_length")  # of experts there are none of
+
+
+def _refuse_windows(fields: Fields, family: str, max_positions: int) -> None:
+    """Checks that a window, if there is one, is no shorter than the context."""
+    window = fields.integer(key := f"{family}.attention.sliding_window", 0)
     if 0 < window < max_positions:
         raise UnsupportedModelError(
             f"{fields.origin}: {key} is {window}; attention windows shorter than the context of "
             f"{max_positions} are not supported"
         )
+    fields.get(f"{family}.attention.sliding_window_pattern")  # of a window there is none of
 
 
 def _rope_scaling(

@@ -1,4 +1,4 @@
-"""What families with inputs of layers share: names of weights, and who shares keys and values."""
+"""What Gemma 3n and 4 share: inputs of layers, and layers that share keys and values."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.families._gguf import gguf_name, layer_part
 from edgedec.models.families._hf import hf_name
 from edgedec.models.families._post_norms import post_norm_names
+from edgedec.models.families.gemma2 import with_gemma
 from edgedec.models.layer_inputs import LAYER_TABLE
 from edgedec.models.weights import SourceWeight
 
@@ -25,6 +26,22 @@ _OF_LAYER_IN_GGUF = {
 }
 
 _KV_PARTS = ("k_proj", "v_proj", "k_norm")
+
+
+def with_layer_inputs(
+    config: ModelConfig, logit_softcap: float, layer_input_size: int, layer_input_tokens: int
+) -> ModelConfig:
+    """Returns ``config`` with what both families add to Gemma.
+
+    layer_input_size: 0 for a model without inputs of layers.
+    """
+    gemma = with_gemma(config, query_size=1.0, attention_softcap=0.0, logit_softcap=logit_softcap)
+    return dataclasses.replace(
+        gemma,
+        has_value_norm=True,
+        layer_input_size=layer_input_size,
+        layer_input_tokens=layer_input_tokens if layer_input_size else 0,
+    )
 
 
 def layer_input_weight(

@@ -13,9 +13,13 @@ from edgedec.models.errors import CheckpointError
 from edgedec.models.families._altup import altup_decoder, altup_shapes
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_windowed
 from edgedec.models.families._hf import hf_decoder, hf_layer_types, hf_rotations, with_defaults
-from edgedec.models.families._layer_inputs import layer_input_weight, with_shared_kv
+from edgedec.models.families._layer_inputs import (
+    layer_input_weight,
+    with_layer_inputs,
+    with_shared_kv,
+)
 from edgedec.models.families._windows import with_local_layers
-from edgedec.models.families.gemma2 import ACTIVATION, with_gemma
+from edgedec.models.families.gemma2 import ACTIVATION
 from edgedec.models.fields import Fields
 from edgedec.models.weights import SourceWeight, Weight
 
@@ -59,13 +63,16 @@ def read_hf(fields: Fields) -> ModelConfig:
     fields, local_theta = hf_rotations(fields, fields.number("rope_local_base_freq", _LOCAL_THETA))
     config = hf_decoder(fields, "gemma3n", has_qk_norm=True, hidden_act=ACTIVATION)
     local = hf_layer_types(fields, n_layers)
-    config = _with_streams(
+    config = with_layer_inputs(
         config,
-        n_streams=fields.integer("altup_num_inputs", 4, least=2),
-        laurel_rank=fields.integer("laurel_rank", 64, least=1),
         logit_softcap=fields.number("final_logit_softcapping", 0.0),
         layer_input_size=fields.integer("hidden_size_per_layer_input", 256, least=1),
         layer_input_tokens=fields.integer("vocab_size_per_layer_input", 262144, least=1),
+    )
+    config = dataclasses.replace(
+        config,
+        n_streams=fields.integer("altup_num_inputs", 4, least=2),
+        laurel_rank=fields.integer("laurel_rank", 64, least=1),
     )
     config = with_local_layers(
         config,
@@ -110,14 +117,16 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     config = gguf_decoder(facts, name, has_qk_norm=True, has_windows=True)
     fields.refuse(f"{name}.altup.active_idx", 0)
     n_layers, widths = config.n_layers, [config.layer(i) for i in range(config.n_layers)]
-    table = facts.shapes.get("per_layer_token_embd.weight", (0,))
-    config = _with_streams(
+    config = with_layer_inputs(
+        config,
+        logit_softcap=fields.number(f"{name}.final_logit_softcapping", 30.0),
+        layer_input_size=fields.integer(f"{name}.embedding_length_per_layer_input", least=1),
+        layer_input_tokens=facts.shapes.get("per_layer_token_embd.weight", (0,))[0],
+    )
+    config = dataclasses.replace(
         config,
         n_streams=fields.integer(f"{name}.altup.num_inputs", 4, least=2),
         laurel_rank=facts.shapes.get("blk.0.laurel_l.weight", (0,))[0],
-        logit_softcap=fields.number(f"{name}.final_logit_softcapping", 30.0),
-        layer_input_size=fields.integer(f"{name}.embedding_length_per_layer_input", least=1),
-        layer_input_tokens=table[0],
     )
     local = gguf_windowed(fields, f"{name}.attention.sliding_window_pattern", n_layers, _PERIOD)
     config = with_local_layers(
@@ -140,25 +149,6 @@ def _gguf_sparsity(fields: Fields, key: str, n_layers: int) -> Sequence[float]:
         fields.fail(key, stated, f"a list of {n_layers}")
     deviations = [float(x) for x in stated]  # of a share of 0 they are minus infinity
     return [NormalDist().cdf(x) if np.isfinite(x) else 0.0 for x in deviations]
-
-
-def _with_streams(
-    config: ModelConfig,
-    n_streams: int,
-    laurel_rank: int,
-    logit_softcap: float,
-    layer_input_size: int,
-    layer_input_tokens: int,
-) -> ModelConfig:
-    gemma = with_gemma(config, query_size=1.0, attention_softcap=0.0, logit_softcap=logit_softcap)
-    return dataclasses.replace(
-        gemma,
-        has_value_norm=True,
-        n_streams=n_streams,
-        laurel_rank=laurel_rank,
-        layer_input_size=layer_input_size,
-        layer_input_tokens=layer_input_tokens,
-    )
 
 
 def _with_mlps(

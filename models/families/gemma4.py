@@ -18,8 +18,12 @@ from edgedec.models.config import LayerConfig, ModelConfig, RopeScaling
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_windowed
 from edgedec.models.families._hf import hf_decoder, hf_layer_types, positive, with_defaults
-from edgedec.models.families._layer_inputs import layer_input_weight, with_shared_kv
-from edgedec.models.families.gemma2 import ACTIVATION, with_gemma
+from edgedec.models.families._layer_inputs import (
+    layer_input_weight,
+    with_layer_inputs,
+    with_shared_kv,
+)
+from edgedec.models.families.gemma2 import ACTIVATION
 from edgedec.models.fields import Fields
 from edgedec.models.layer_inputs import layer_input_shapes, layer_inputs, of_layer_input
 from edgedec.models.weights import Weight
@@ -86,8 +90,13 @@ def read_hf(fields: Fields) -> ModelConfig:
         hidden_act=ACTIVATION,
     )
     size, n_shared = _hf_head_size(fields, local), fields.integer("num_kv_shared_layers", 0, 0)
-    config = _with_gemma4(
-        dataclasses.replace(config, head_size=size, rope_scaling=_hf_scaling(of_full, size)),
+    config = with_layer_inputs(
+        dataclasses.replace(
+            config,
+            head_size=size,
+            rope_scaling=_hf_scaling(of_full, size),
+            has_layer_scales=True,
+        ),
         logit_softcap=fields.number("final_logit_softcapping", 0.0),
         layer_input_size=fields.integer("hidden_size_per_layer_input", 0, least=0),
         layer_input_tokens=fields.integer("vocab_size_per_layer_input", least=1),
@@ -154,17 +163,14 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     """
     fields, name = facts.fields, "gemma4"
     config = gguf_decoder(facts, name, has_qk_norm=True, has_windows=True)
-    widths = [config.layer(i).intermediate_size for i in range(config.n_layers)]
     head_size = fields.integer(f"{name}.attention.key_length_swa", config.head_size, least=2)
     fields.refuse(f"{name}.attention.value_length_swa", head_size)
     fields.refuse(f"{name}.rope.dimension_count_swa", head_size)
-    table = facts.shapes.get("per_layer_token_embd.weight", (0,))
-    size = fields.integer(f"{name}.embedding_length_per_layer_input", 0, least=0)
-    config = _with_gemma4(
-        config,
+    config = with_layer_inputs(
+        dataclasses.replace(config, has_layer_scales=True),
         logit_softcap=fields.number(f"{name}.final_logit_softcapping", 0.0),
-        layer_input_size=size,
-        layer_input_tokens=table[0],
+        layer_input_size=fields.integer(f"{name}.embedding_length_per_layer_input", 0, least=0),
+        layer_input_tokens=facts.shapes.get("per_layer_token_embd.weight", (0,))[0],
     )
     pattern = f"{name}.attention.sliding_window_pattern"
     config = _with_local_layers(
@@ -174,27 +180,7 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
         fields.number(f"{name}.rope.freq_base_swa", _LOCAL_THETA),
         head_size,
     )
-    config = dataclasses.replace(
-        config,
-        layers=tuple(
-            dataclasses.replace(layer, intermediate_size=width)
-            for layer, width in zip(config.layers, widths, strict=True)
-        ),
-    )
     return with_shared_kv(config, fields.integer(f"{name}.attention.shared_kv_layers", 0, least=0))
-
-
-def _with_gemma4(
-    config: ModelConfig, logit_softcap: float, layer_input_size: int, layer_input_tokens: int
-) -> ModelConfig:
-    gemma = with_gemma(config, query_size=1.0, attention_softcap=0.0, logit_softcap=logit_softcap)
-    return dataclasses.replace(
-        gemma,
-        has_value_norm=True,
-        layer_input_size=layer_input_size,
-        layer_input_tokens=layer_input_tokens if layer_input_size else 0,
-        has_layer_scales=True,
-    )
 
 
 def _with_local_layers(
@@ -212,7 +198,12 @@ def _with_local_layers(
         head_size=head_size if head_size != config.head_size else 0,
     )
     full = LayerConfig(config.intermediate_size, config.rope_theta)
-    layers = tuple(local if here else full for here in is_local)
+    layers = tuple(
+        dataclasses.replace(
+            local if here else full, intermediate_size=config.layer(i).intermediate_size
+        )
+        for i, here in enumerate(is_local)
+    )
     return dataclasses.replace(config, layers=layers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from family_parity import FamilyParity, Logits, Tensors, paired, transformers
+from family_parity import FamilyParity, transformers
 
 pytestmark = pytest.mark.parity
 
@@ -19,6 +19,7 @@ class TestParity(FamilyParity):
         "rms_norm_eps": 16e-6,
     }
     ARCHITECTURE = "granite"
+    HAS_PAIRED_HEADS = True
     METADATA = {
         "attention.scale": 0.2,
         "embedding_scale": 3.0,
@@ -37,8 +38,3 @@ class TestParity(FamilyParity):
             logits_scaling=2.0,
         )
         return transformers.GraniteForCausalLM(config)
-
-    def gguf_tensors(self, name: str, values: Logits) -> Tensors:
-        for theirs, stored in super().gguf_tensors(name, values):
-            heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
-            yield theirs, paired(stored, heads) if heads else stored

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from family_parity import SIZES, FamilyParity, Logits, Tensors, paired, transformers
+from family_parity import SIZES, FamilyParity, Logits, Tensors, transformers
 
 pytestmark = pytest.mark.parity
 
@@ -20,6 +20,7 @@ class TestParity(FamilyParity):
         "attention_scale": 0.2,
     }
     ARCHITECTURE = "granitemoe"
+    HAS_PAIRED_HEADS = True
     METADATA = {
         "attention.scale": 0.2,
         "embedding_scale": 3.0,
@@ -29,18 +30,19 @@ class TestParity(FamilyParity):
         "expert_used_count": 2,
     }
     REFUSED = {"hidden_act": "gelu"}
+    OWN: ClassVar[dict[str, Any]] = {
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.5,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 2.0,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+    }
+    """What only this family's configuration has."""
 
     @classmethod
     def make_model(cls) -> Any:
-        config = transformers.GraniteMoeConfig(
-            **cls.SIZES,
-            embedding_multiplier=3.0,
-            residual_multiplier=0.5,
-            attention_multiplier=0.2,
-            logits_scaling=2.0,
-            num_local_experts=5,
-            num_experts_per_tok=2,
-        )
+        config = transformers.GraniteMoeConfig(**cls.SIZES, **cls.OWN)
         return transformers.GraniteMoeForCausalLM(config)
 
     def gguf_tensors(self, name: str, values: Logits) -> Tensors:
@@ -49,9 +51,7 @@ class TestParity(FamilyParity):
             for part, half in zip(("gate", "up"), np.split(values, 2, axis=-2), strict=True):
                 yield f"blk.{layer}.ffn_{part}_{end}.weight", half
             return
-        for theirs, stored in super().gguf_tensors(name, values):
-            heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
-            yield theirs, paired(stored, heads) if heads else stored
+        yield from super().gguf_tensors(name, values)
 
 
 class TestParityWithAnMlpOfAllTokens(TestParity):
@@ -64,12 +64,7 @@ class TestParityWithAnMlpOfAllTokens(TestParity):
     def make_model(cls) -> Any:
         config = transformers.GraniteMoeSharedConfig(
             **cls.SIZES,
-            embedding_multiplier=3.0,
-            residual_multiplier=0.5,
-            attention_multiplier=0.2,
-            logits_scaling=2.0,
-            num_local_experts=5,
-            num_experts_per_tok=2,
+            **cls.OWN,
             shared_intermediate_size=24,
         )
         return transformers.GraniteMoeSharedForCausalLM(config)

@@ -11,7 +11,7 @@ import pytest
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.errors import UnsupportedModelError
-from tests.parity.family_parity import SIZES, Logits, Tensors, Toy, paired, transformers
+from tests.parity.family_parity import SIZES, Logits, Tensors, Toy, transformers
 from tests.parity.recurrent_parity import RecurrentParity
 
 pytestmark = pytest.mark.parity
@@ -24,6 +24,7 @@ class TestParity(RecurrentParity):
     EXPERTS: ClassVar[dict[str, Any]] = {"num_local_experts": 0, "shared_intermediate_size": 56}
     MAMBA: ClassVar[dict[str, Any]] = {"mamba_n_heads": 4, "mamba_d_state": 20}
     ARCHITECTURE = "granitehybrid"
+    HAS_PAIRED_HEADS = True
     METADATA: ClassVar[dict[str, Any]] = {
         "embedding_scale": 3.0, "residual_scale": 0.4, "attention.scale": 0.2, "logit_scale": 0.8,
         "expert_shared_feed_forward_length": 56,
@@ -57,9 +58,6 @@ class TestParity(RecurrentParity):
 
     def gguf_tensors(self, name: str, values: Logits) -> Tensors:
         """Source: ggml-org/llama.cpp ``conversion/granite.py``, ``conversion/mamba.py`` (MIT)."""
-        heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
-        if heads is not None:
-            values = paired(values, heads)
         if name.endswith("A_log"):
             values = -np.exp(values)
         if name.endswith(("A_log", "mamba.D")):

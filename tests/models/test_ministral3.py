@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from family_parity import TOKENS, FamilyParity, Logits, Tensors, Toy, paired, torch, transformers
+from family_parity import TOKENS, FamilyParity, Toy, torch, transformers
 
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
@@ -43,6 +43,7 @@ def edit_config(folder: Path, **changes: Any) -> None:
 class TestParity(FamilyParity):
     EXPECTED = {"family": "ministral3", "query_growth": BETA, "query_growth_start": START}
     ARCHITECTURE = "mistral3"
+    HAS_PAIRED_HEADS = True
     METADATA = {
         "attention.temperature_scale": BETA,
         "rope.scaling.type": "yarn",
@@ -66,11 +67,6 @@ class TestParity(FamilyParity):
         rope = {**YARN, "rope_theta": 1e4, "llama_4_scaling_beta": BETA}
         edit_config(folder, model_type="ministral3", rope_parameters=rope)
         return toy
-
-    def gguf_tensors(self, name: str, values: Logits) -> Tensors:
-        for theirs, stored in super().gguf_tensors(name, values):
-            heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
-            yield theirs, paired(stored, heads) if heads else stored
 
 
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from family_parity import FamilyParity, Logits, Tensors, gguf, paired, transformers
+from family_parity import FamilyParity, Logits, Tensors, gguf, transformers
 
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.models.config import LayerConfig
@@ -20,6 +18,7 @@ pytestmark = pytest.mark.parity
 class TestParity(FamilyParity):
     EXPECTED = {"family": "mixtral", "n_experts": 5, "n_experts_used": 2, "layers": ()}
     ARCHITECTURE = "llama"
+    HAS_PAIRED_HEADS = True
     METADATA = {"expert_count": 5, "expert_used_count": 2}
     REFUSED = {"hidden_act": "gelu"}
 
@@ -29,17 +28,10 @@ class TestParity(FamilyParity):
         return transformers.MixtralForCausalLM(config)
 
     def gguf_tensors(self, name: str, values: Logits) -> Tensors:
-        """Experts come one by one; they are held back until the last of a layer."""
-        if (found := re.search(r"experts\.(\d+)\.", name)) is not None:
-            name = name.replace(found[0], "experts.")
-            held = self.__dict__.setdefault(name, [])
-            held.append(values)
-            if len(held) < 5:
-                return
-            values = np.stack(held)
-        for theirs, stored in super().gguf_tensors(name, values):
-            heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
-            yield theirs, paired(stored, heads) if heads else stored
+        if (whole := self.stacked_experts(name, values, 5)) is None:
+            return
+        name, values = whole
+        yield from super().gguf_tensors(name, values)
 
 
 class TestWithWindow(FamilyParity):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-import numpy as np
 import pytest
 from family_parity import SIZES, FamilyParity, Logits, Tensors, transformers
 
@@ -31,14 +29,9 @@ class TestParity(FamilyParity):
         return transformers.Qwen2MoeForCausalLM(config)
 
     def gguf_tensors(self, name: str, values: Logits) -> Tensors:
-        """Experts come one by one; they are held back until the last of a layer."""
-        if (found := re.search(r"experts\.(\d+)\.", name)) is not None:
-            name = name.replace(found[0], "experts.")
-            held = self.__dict__.setdefault(name, [])
-            held.append(values)
-            if len(held) < 5:
-                return
-            values = np.stack(held)
+        if (whole := self.stacked_experts(name, values, 5)) is None:
+            return
+        name, values = whole
         if name.endswith("shared_expert_gate.weight"):
             values = values[0]  # older files have it as a vector
         yield from super().gguf_tensors(name, values)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from family_parity import SIZES, FamilyParity, Logits, Tensors, transformers
 
@@ -32,15 +30,8 @@ class TestParity(FamilyParity):
         return transformers.Qwen3MoeForCausalLM(config)
 
     def gguf_tensors(self, name: str, values: Logits) -> Tensors:
-        """Experts come one by one; they are held back until the last of a layer."""
-        if (found := re.search(r"experts\.(\d+)\.", name)) is None:
-            yield from super().gguf_tensors(name, values)
-            return
-        merged = name.replace(found[0], "experts.")
-        held = self.__dict__.setdefault(merged, [])
-        held.append(values)
-        if len(held) == EXPERTS["num_experts"]:
-            yield from super().gguf_tensors(merged, np.stack(held))
+        if (whole := self.stacked_experts(name, values, EXPERTS["num_experts"])) is not None:
+            yield from super().gguf_tensors(*whole)
 
     @pytest.mark.parametrize("method", ["auto", "lookup"])
     def test_drafts_change_no_token(self, bundle: Path, method: str) -> None:

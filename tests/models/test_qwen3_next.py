@@ -7,7 +7,6 @@ tensors of their own, with and without experts.
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -111,13 +110,9 @@ class TestParity(RecurrentParity):
 
     def gguf_tensors(self, name: str, values: Logits) -> Tensors:
         """Source: ggml-org/llama.cpp ``conversion/qwen.py`` ``Qwen3NextModel`` (MIT)."""
-        if (found := re.search(r"experts\.(\d+)\.", name)) is not None:
-            name = name.replace(found[0], "experts.")
-            held = self.__dict__.setdefault(name, [])
-            held.append(values)
-            if len(held) < N_EXPERTS:
-                return
-            values = np.stack(self.__dict__.pop(name))
+        if (whole := self.stacked_experts(name, values, N_EXPERTS)) is None:
+            return
+        name, values = whole
         if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
             values = values + 1
         if name.endswith("A_log"):

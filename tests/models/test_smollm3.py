@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from family_parity import FamilyParity, Logits, Tensors, paired, transformers
+from family_parity import FamilyParity, transformers
 
 from edgedec.models.config import LayerConfig
 
@@ -18,17 +18,13 @@ class TestParity(FamilyParity):
         "layers": (*(LayerConfig(56, 1e4),) * 3, LayerConfig(56, 0.0)),
     }
     ARCHITECTURE = "smollm3"
+    HAS_PAIRED_HEADS = True
     METADATA = {"rope.dimension_count": 12}
     REFUSED = {"mlp_bias": True}
 
     @classmethod
     def make_model(cls) -> Any:
         return transformers.SmolLM3ForCausalLM(transformers.SmolLM3Config(**cls.SIZES))
-
-    def gguf_tensors(self, name: str, values: Logits) -> Tensors:
-        for theirs, stored in super().gguf_tensors(name, values):
-            heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
-            yield theirs, paired(stored, heads) if heads else stored
 
 
 class TestChosenLayers(FamilyParity):

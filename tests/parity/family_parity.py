@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,7 +74,8 @@ class FamilyParity:
 
     SIZES: of the model, by the names of transformers. EXPECTED: fields of our config.
     ARCHITECTURE: of GGUF files; empty where there are none. METADATA: of such a file, besides the
-    usual, without the architecture. HAS_ORACLE: whether transformers reads such files.
+    usual, without the architecture. HAS_PAIRED_HEADS: whether they keep q and k for interleaved
+    rotation. HAS_ORACLE: whether transformers reads such files.
     LLAMA_CPP_DIFFERS: why llama.cpp is no oracle for this model, if it is none.
     MAX_LLAMA_CPP_ERROR: how far its logits may be, in parts of their spread.
     WIDE_HEADS: sizes that make heads of 16, which ONNX Runtime's operator takes.
@@ -85,6 +87,7 @@ class FamilyParity:
     EXPECTED: ClassVar[dict[str, Any]] = {}
     ARCHITECTURE: str = ""
     METADATA: ClassVar[dict[str, Any]] = {}
+    HAS_PAIRED_HEADS: bool = False
     HAS_ORACLE: bool = False
     LLAMA_CPP_DIFFERS: str = ""
     MAX_LLAMA_CPP_ERROR: float = 1e-3
@@ -103,7 +106,24 @@ class FamilyParity:
         n_layers, arch = self.SIZES["num_hidden_layers"], gguf_architecture(self.ARCHITECTURE)
         theirs = gguf.get_tensor_name_map(arch, n_layers).get_name(name, (".weight", ".bias"))
         assert theirs is not None, name
+        sizes = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+        if self.HAS_PAIRED_HEADS and (size := sizes.get(name.split(".")[-2])) is not None:
+            values = paired(values, self.SIZES[size])
         yield theirs, values
+
+    def stacked_experts(
+        self, name: str, values: Logits, n_experts: int
+    ) -> tuple[str, Logits] | None:
+        """Returns all experts of a layer as one weight, when the last comes; None before that.
+
+        Other weights are returned as they are.
+        """
+        if (found := re.search(r"experts\.\d+\.", name)) is None:
+            return name, values
+        name = name.replace(found[0], "experts.")
+        held = self.__dict__.setdefault(name, [])
+        held.append(values)
+        return (name, np.stack(self.__dict__.pop(name))) if len(held) == n_experts else None
 
     @pytest.fixture(scope="class")
     @classmethod
