@@ -68,8 +68,8 @@ class Writer:
         found = self._order.prepared
         if self._stream is None and not self._order.is_silent:
             with client_errors():
-                self._stream = self._engine.open_stream(
-                    found.tokens, self._order.config, None, is_answer=found.is_answer
+                self._stream = self._engine.streams.open(
+                    found.tokens, self._order.config, is_answer=found.is_answer
                 )
 
     def write(self) -> ServeError | None:

@@ -9,9 +9,9 @@ from edgedec.models.errors import PromptTooLongError, SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.checks import check_type
 from edgedec.runtime.config.settings import with_settings
-from edgedec.runtime.engine.host import Host
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.stream import Stream
+from edgedec.runtime.engine.streams import Streams
 from edgedec.runtime.sequences.prefill import Progress
 from edgedec.runtime.text.prompt import Message, checked_message
 from edgedec.runtime.text.tokenizer import Codec
@@ -27,13 +27,13 @@ class Conversation:
 
     def __init__(
         self,
-        host: Host,
+        streams: Streams,
         config: GenerationConfig,
         messages: Sequence[Message] = (),
         is_sliding: bool = False,
     ) -> None:
         """Makes a conversation; arguments as for `Engine.conversation`."""
-        self._host = host
+        self._streams = streams
         self._config = config
         self._is_sliding = is_sliding
         self._stream: Stream | None = None
@@ -80,14 +80,14 @@ class Conversation:
         self._finish_answer()
         messages = [*self._messages, {"role": "user", "content": text}]
         first, encoded = self._fitted(messages, config)
-        ids = keep_generated(encoded, *self._cached, self._host.loaded.tokenizer)
+        ids = keep_generated(encoded, *self._cached, self._streams.loaded.tokenizer)
 
         def on_done(result: GenerationResult, is_dropped: bool) -> None:
             if not is_dropped:
                 self._messages = [*messages, {"role": "assistant", "content": result.text}]
                 self._cached = ids, result.token_ids
 
-        stream = self._host.open_stream(ids, config, on_progress, on_done, True)
+        stream = self._streams.open(ids, config, on_progress, on_done, True)
         self._stream, self._first = stream, first
         return stream
 
@@ -121,7 +121,7 @@ class Conversation:
         When the context is full, enough of the oldest turns go to empty half of it: each time they
         go, the rest has to be read again.
         """
-        context = self._host.loaded.context
+        context = self._streams.loaded.context
         most = context - min(config.max_new_tokens, context // 4)
         if not self._is_sliding:
             return self._first, self._encode(self._given(messages, self._first))
@@ -134,7 +134,7 @@ class Conversation:
         return self._first, self._encode(self._given(messages, len(messages) - 1))
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
-        return self._host.loaded.encoder.encode(messages)
+        return self._streams.loaded.encoder.encode(messages)
 
     def _given(self, messages: Sequence[Message], first: int) -> list[Message]:
         return [*messages[: self._n_lasting], *messages[first:]]

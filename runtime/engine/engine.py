@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,38 +9,27 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
-from weakref import WeakSet
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
 from edgedec.runtime.config.checks import (
-    check_progress,
     check_type,
     checked_counts,
     checked_path,
 )
 from edgedec.runtime.config.generation import BATCH
 from edgedec.runtime.config.settings import with_settings
-from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
+from edgedec.runtime.decoding.strategy import DecodingStrategy
 from edgedec.runtime.engine.conversation import Conversation
-from edgedec.runtime.engine.lending import Lending
 from edgedec.runtime.engine.loaded import LoadedModel
-from edgedec.runtime.engine.predictors import Predictors
-from edgedec.runtime.engine.request import Request
 from edgedec.runtime.engine.result import GenerationResult
-from edgedec.runtime.engine.scheduler import Scheduler
-from edgedec.runtime.engine.stream import OnDone, Stream
-from edgedec.runtime.methods.methods import Methods
-from edgedec.runtime.sampling.breakers import Breakers
-from edgedec.runtime.sampling.masks import Masks
-from edgedec.runtime.sequences.memory import TARGET
+from edgedec.runtime.engine.stream import Stream
+from edgedec.runtime.engine.streams import Streams
 from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.passes import Passes, T
-from edgedec.runtime.sequences.prefill import Progress, check_fits
-from edgedec.runtime.sequences.prompts_read import PromptsRead
+from edgedec.runtime.sequences.prefill import Progress
 from edgedec.runtime.sequences.sequence import TokenSequence
-from edgedec.runtime.text.prompt import Message, Prompt, is_conversation
-from edgedec.runtime.text.text_stream import maker_of_texts
+from edgedec.runtime.text.prompt import Message, Prompt
 from edgedec.runtime.text.tokenizer import Codec
 
 if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
@@ -57,7 +44,6 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
     from edgedec.runtime.engine.quoting import Quote
     from edgedec.runtime.engine.suggestions import Completion
     from edgedec.runtime.methods.draft_source import DraftSource
-    from edgedec.runtime.sampling.alignment import Alignment
     from edgedec.runtime.sampling.logprobs import TokenLogprob
     from edgedec.runtime.sequences.rows import Float32
 
@@ -69,21 +55,15 @@ class Engine:
     """
 
     def __init__(self, loaded: LoadedModel, strategy: DecodingStrategy | None = None) -> None:
-        """Takes over ``loaded``. strategy: decodes all requests, whatever method they name."""
-        self._loaded: LoadedModel | None = loaded
-        self._strategy = strategy
-        self._methods = Methods(loaded.parts, loaded.default_method)
-        self._scheduler = Scheduler(loaded.memory.tidy)
-        self._prompts = PromptsRead()
-        self._streams: WeakSet[Stream] = WeakSet()
-        self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
-        self._abandoned: deque[Callable[[], None]] = deque()
+        """Takes over ``loaded``.
+
+        strategy: Decodes all requests, whatever method they name.
+
+        ``streams`` opens streams for callers that need more than `stream`.
+        """
+        self.streams = Streams(loaded, strategy)
         self.defaults = loaded.defaults
         self.encoder = loaded.encoder
-        self._predictors = Predictors(loaded.predictor, loaded.parts.auxiliary)
-        self._masks = Masks(loaded.tokenizer, loaded.model.vocab_size)
-        self._breakers = Breakers(loaded.tokenizer)
-        self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)
 
     def __enter__(self) -> Self:
         return self
@@ -103,9 +83,7 @@ class Engine:
         Raises:
             SessionError: It is closed.
         """
-        if self._loaded is None:
-            raise SessionError("the engine is closed: load the bundle again")
-        return self._loaded
+        return self.streams.loaded
 
     @property
     def model(self) -> Model:
@@ -123,7 +101,7 @@ class Engine:
 
         It may be left in any state; the next request makes of it what it needs.
         """
-        with self._lent.sequence(checked_counts("text", text)) as sequence:
+        with self.streams.lending.sequence(checked_counts("text", text)) as sequence:
             yield sequence
 
     def new_sequence(self) -> TokenSequence:
@@ -131,16 +109,14 @@ class Engine:
 
         Whoever is done with it closes it; the engine's end closes it as well.
         """
-        sequence = TokenSequence(self.loaded.model, self.loaded.context)
-        self._sequences.add(sequence)
-        return sequence
+        return self.streams.new_sequence()
 
     def run(self, steps: Passes[T]) -> T:
         """Returns what ``steps`` returns, whose passes are of a sequence of one's own.
 
         They are computed between, or together with, those of streams.
         """
-        return self._scheduler.run(steps)
+        return self.streams.run(steps)
 
     @property
     def tokenizer(self) -> Codec:
@@ -160,11 +136,6 @@ class Engine:
     def draft(self) -> DraftSource | None:
         """Where the draft model lies, if there is one."""
         return self.loaded.parts.draft
-
-    @property
-    def load_ms(self) -> float:
-        """Time it took to load the bundle."""
-        return self.loaded.load_ms
 
     def generate(
         self,
@@ -196,7 +167,7 @@ class Engine:
             ConfigError: A setting is unknown, or its value makes no sense.
             SessionError: The prompt is empty, longer than the context, or the engine is closed.
         """
-        return self.open_stream(prompt, self._asked(config, settings), on_progress)
+        return self.streams.open(prompt, self._asked(config, settings), on_progress)
 
     def generate_many(
         self,
@@ -253,7 +224,9 @@ class Engine:
         """
         from edgedec.runtime.engine.tries import best_of
 
-        return best_of(self, prompt, n, chooser, self._of_batch(config, settings), on_progress)
+        return best_of(
+            self.streams, prompt, n, chooser, self._of_batch(config, settings), on_progress
+        )
 
     def generate_aligned(
         self,
@@ -281,8 +254,8 @@ class Engine:
 
         ids = self.encode(prompt)
         return generate_aligned(
-            lambda one, alignment: self.open_stream(ids, one, None, alignment=alignment),
-            self._asked(config, settings) or self.defaults,
+            lambda one, alignment: self.streams.open(ids, one, alignment=alignment),
+            self._asked(config, settings),
             n_tries,
         )
 
@@ -318,7 +291,7 @@ class Engine:
         """
         from edgedec.runtime.engine.scores import score
 
-        return score(self._lent, prompt, n_top, is_over)
+        return score(self.streams.lending, prompt, n_top, is_over)
 
     def score_continuations(
         self, prompt: Prompt, continuations: Sequence[Sequence[int]]
@@ -335,7 +308,7 @@ class Engine:
         """
         from edgedec.runtime.engine.scores import score_continuations
 
-        return score_continuations(self._lent, prompt, continuations)
+        return score_continuations(self.streams.lending, prompt, continuations)
 
     def embed(
         self,
@@ -362,63 +335,7 @@ class Engine:
         """
         from edgedec.runtime.engine.embeddings import embed
 
-        return embed(self._lent, prompts, pooling, is_over)
-
-    def open_stream(
-        self,
-        prompt: Prompt,
-        config: GenerationConfig | None,
-        on_progress: Progress | None,
-        on_done: OnDone | None = None,
-        is_answer: bool = False,
-        n_begun: int = 0,
-        alignment: Alignment | None = None,
-    ) -> Stream:
-        """Returns a `stream` that also reports its result; an answer goes on from no text.
-
-        n_begun: last tokens of the prompt that the output's text begins with. alignment: weighs
-            what the grammar allows.
-        """
-        started_s = time.perf_counter()
-        loaded = self.loaded
-        config = self.defaults if config is None else config
-        check_type("config", config, GenerationConfig, "a GenerationConfig or None")
-        check_progress(on_progress)
-        self._tidy()
-        config.check_vocabulary(loaded.model.vocab_size)
-        self._predictors.check(config)
-        tokens = self.encode(prompt)
-        check_fits(tokens, loaded.context, loaded.model.vocab_size)
-        begun = tokens[len(tokens) - n_begun :]
-        before = () if is_answer or is_conversation(prompt) else tokens[: len(tokens) - n_begun]
-        new_text = maker_of_texts(loaded.tokenizer, before, config.stop)
-        own_stops = () if config.ignore_eos else loaded.stop_token_ids
-        stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
-        mask = self._masks.of(config, stops)
-        breakers = self._breakers.of(config.sampling)
-        with self._scheduler.exclusive():  # what requests share is made when first asked for
-            strategy = self._strategy or self._methods.of_request(config)
-            sequence = self._pool.take(tokens, config.prefix_group)
-        request = Request(
-            strategy=strategy,
-            started_s=started_s,
-            load_ms=loaded.load_ms,
-            lender=self._pool,
-            scheduler=self._scheduler,
-            on_progress=on_progress,
-            recall=partial(loaded.memory.recall, TARGET),
-            prompts=self._prompts,
-            abandon=self._abandoned.append,
-            new_text=new_text,
-            predictor=partial(self._predictors.of, config),
-        )
-        state = DecodeState.start(sequence, tokens, config, stops, mask, breakers, alignment)
-        text = new_text()
-        for token in begun:
-            text.push(token)
-        stream = Stream(request, state, text, on_done)
-        self._streams.add(stream)
-        return stream
+        return embed(self.streams.lending, prompts, pooling, is_over)
 
     def suggest(
         self,
@@ -433,7 +350,7 @@ class Engine:
         """
         from edgedec.runtime.engine.suggestions import suggest
 
-        return suggest(self._lent, prompt, config, on_progress)
+        return suggest(self.streams.lending, prompt, config, on_progress)
 
     def quote(
         self,
@@ -457,7 +374,7 @@ class Engine:
         """
         from edgedec.runtime.engine.quoting import quote
 
-        return quote(self._lent, question, text, max_tokens, on_progress)
+        return quote(self.streams.lending, question, text, max_tokens, on_progress)
 
     def beam_search(
         self,
@@ -487,7 +404,7 @@ class Engine:
         from edgedec.runtime.search.beams import BeamConfig
 
         config = BeamConfig(n_beams, n_groups, diversity, length_penalty, max_new_tokens)
-        return find_beams(self._lent, prompt, config)
+        return find_beams(self.streams.lending, prompt, config)
 
     def conversation(
         self,
@@ -517,42 +434,34 @@ class Engine:
         if system is not None:
             check_type("system", system, str, "text or None")
             messages = [{"role": "system", "content": system}, *messages]
-        asked = self._asked(config, settings)
-        return Conversation(self, asked or self.defaults, messages, is_sliding)
+        return Conversation(self.streams, self._asked(config, settings), messages, is_sliding)
 
-    def _asked(
-        self, config: GenerationConfig | None, settings: Settings
-    ) -> GenerationConfig | None:
-        """Returns ``config`` changed by ``settings``, which may be none."""
-        if config is not None:
-            check_type("config", config, GenerationConfig, "a GenerationConfig or None")
-        if not settings:
-            return config
-        return with_settings(self.defaults if config is None else config, settings)
+    def _asked(self, config: GenerationConfig | None, settings: Settings) -> GenerationConfig:
+        """Returns ``config``, or the bundle's recommendation, changed by ``settings``."""
+        if config is None:
+            config = self.defaults
+        check_type("config", config, GenerationConfig, "a GenerationConfig or None")
+        return with_settings(config, settings) if settings else config
 
     def _of_batch(self, config: GenerationConfig | None, settings: Settings) -> GenerationConfig:
         """Returns what is asked of each of several requests that are made at once."""
-        asked = self._asked(config, settings) or self.defaults
+        asked = self._asked(config, settings)
         return asked if asked.priority else replace(asked, priority=BATCH)
 
     def learn(self, text: Sequence[int]) -> None:
         """Adds a text to the n-gram store, if there is one."""
         text = checked_counts("text", text)
         if (store := self.loaded.parts.drafters.store) is not None:
-            with self._scheduler.exclusive():
+            with self.streams.at_rest():
                 store.add(text)
 
     def forget_drafts(self) -> None:
         """Forgets what drafters learned from earlier requests, and their KV caches."""
-        self._tidy()
-        with self._scheduler.exclusive():
-            self._methods.forget()
+        self.streams.forget_drafts()
 
     def forget_prompts(self) -> None:
         """Forgets what the KV caches of finished requests hold."""
-        self._tidy()
-        with self._scheduler.exclusive():
-            self._pool.forget()
+        self.streams.forget_prompts()
 
     def save_session(self, path: str | Path, prompt: Sequence[int] | None = None) -> None:
         """Writes what the KV caches used last hold, or is known of ``prompt``; the draft's too.
@@ -566,8 +475,7 @@ class Engine:
         """
         memory, file = self.loaded.memory, checked_path("the session", path)
         known = None if prompt is None else checked_counts("prompt", prompt)
-        self._tidy()
-        with self._scheduler.exclusive():
+        with self.streams.at_rest():
             memory.save(file, known)
 
     def load_session(self, path: str | Path) -> int:
@@ -579,8 +487,7 @@ class Engine:
             SessionError: The file is damaged or of another model; everything stays as it was.
         """
         memory, file = self.loaded.memory, checked_path("the session", path)
-        self._tidy()
-        with self._scheduler.exclusive():
+        with self.streams.at_rest():
             return memory.load(file)
 
     def close(self) -> None:
@@ -589,45 +496,4 @@ class Engine:
         Raises:
             SessionError: Another thread is computing a stream right now.
         """
-        loaded = self._loaded
-        if loaded is None:
-            return
-        streams = [stream for stream in self._streams if not stream.is_finished]
-        if any(stream.is_running for stream in streams):
-            raise SessionError(
-                "the engine is busy with a stream in another thread: finish it, or stop() it and "
-                "wait"
-            )
-        for stream in streams:
-            stream.stop()
-        self._tidy()
-        with self._scheduler.exclusive():
-            loaded.memory.keep()
-            self._methods.close()
-            if self._strategy is not None:
-                self._strategy.close()
-            for sequence in self._sequences:
-                sequence.close()
-            self._pool.close()
-            loaded.release(loaded.model)
-            self._predictors = Predictors(None)
-            self._loaded = None
-
-    def _tidy(self) -> None:
-        """Ends the streams that were let go of unfinished."""
-        if not self._abandoned:
-            return
-        with self._scheduler.exclusive():  # in here none of them is taken by another thread
-            while self._abandoned:
-                self._abandoned.popleft()()
-
-    @property
-    def _lent(self) -> Lending:
-        """What lends sequences; streams that were let go of give theirs back first.
-
-        Raises:
-            SessionError: The engine is closed.
-        """
-        if self._loaded is not None:
-            self._tidy()
-        return Lending(self.loaded, self._pool, self._scheduler)
+        self.streams.close()

@@ -16,15 +16,15 @@ from edgedec.runtime.engine.best_of import (
     find_chooser,
     seeded,
 )
-from edgedec.runtime.engine.host import Host
 from edgedec.runtime.engine.many import OnResult, generate_many
 from edgedec.runtime.engine.planned import Planned
 from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.engine.streams import Streams
 from edgedec.runtime.text.prompt import Prompt
 
 
 def best_of(
-    host: Host,
+    streams: Streams,
     prompt: Prompt,
     n: int,
     chooser: str | Chooser,
@@ -37,24 +37,24 @@ def best_of(
     if n > MOST_TRIES:
         raise ConfigError(f"n is {n}, expected at most {MOST_TRIES} tries")
     if isinstance(chosen_by, Planned):
-        ids = host.loaded.encoder.encode(prompt)
-        return _planned(host, ids, n, chosen_by, asked, on_progress)
+        ids = streams.loaded.encoder.encode(prompt)
+        return _planned(streams, ids, n, chosen_by, asked, on_progress)
     if asked.sampling.is_greedy and n > 1:
         raise ConfigError(
             "temperature is 0, so that all tries would be alike: ask for one such as 0.8"
         )
 
     def tried(prompt: Prompt, first: int, stop: int) -> list[GenerationResult]:
-        ids = host.loaded.encoder.encode(prompt)
-        openers = [partial(host.open_stream, ids, one, None) for one in seeded(asked, first, stop)]
-        n_at_once = host.loaded.model.capabilities.n_sequences
+        ids = streams.loaded.encoder.encode(prompt)
+        openers = [partial(streams.open, ids, one) for one in seeded(asked, first, stop)]
+        n_at_once = streams.loaded.model.capabilities.n_sequences
         return generate_many(openers, n_at_once, on_progress, first)
 
     return choose_of(tried, prompt, n, chosen_by)
 
 
 def _planned(
-    host: Host,
+    streams: Streams,
     ids: list[int],
     n: int,
     chooser: Planned,
@@ -62,15 +62,14 @@ def _planned(
     on_progress: OnResult | None,
 ) -> BestOf:
     """Returns the tries of a planned search and the best of them."""
-    loaded = host.loaded
+    loaded = streams.loaded
 
     def complete(beginnings: list[list[int]], first: int) -> list[GenerationResult]:
         openers = [
             partial(
-                host.open_stream,
+                streams.open,
                 [*ids, *tokens],
                 chooser.request(asked, len(tokens)),
-                None,
                 n_begun=len(tokens),
             )
             for tokens in beginnings

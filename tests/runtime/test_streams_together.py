@@ -188,7 +188,7 @@ def test_a_stop_and_the_next_piece_at_once_end_a_stream_once(
     told: list[GenerationResult] = []
     pieces: list[str] = []
     is_ending, is_asked_for = threading.Event(), threading.Event()
-    stream = make_engine(looping).open_stream(
+    stream = make_engine(looping).streams.open(
         PROMPTS[0], request("plain", SAMPLINGS[0]), None, lambda result, _: told.append(result)
     )
     pieces.append(next(stream))
@@ -226,7 +226,7 @@ def test_a_stream_may_be_iterated_by_who_has_the_turn_while_another_ends_it(
     def in_a_pass() -> None:
         toy(engine).before_pass = lambda: None
         stopping.start()
-        wait_until(lambda: engine._scheduler._waiting)
+        wait_until(lambda: engine.streams._scheduler._waiting)
         pieces.extend(two)
 
     toy(engine).before_pass = in_a_pass

@@ -191,7 +191,7 @@ class Server:
     @property
     def is_idle(self) -> bool:
         """Nothing of any request is left."""
-        n_lent = sum(len(engine._pool._lent) for engine in self.engines)
+        n_lent = sum(len(engine.streams._pool._lent) for engine in self.engines)
         return not (self.service.n_running or len(self.service.requests) or n_lent)
 
     def end(self) -> None:
