@@ -37,7 +37,12 @@ MAX_PERPLEXITY_ERROR = 0.005
 MAX_PEER_ERROR = 0.01
 """Of llama.cpp, whose word counts only while it reads the same model: Gemma's is 0.0075 off."""
 MAX_KL = 0.02
-"""Nats between two runtimes of 8-bit activations on one file; wrong maths costs tenths."""
+"""Nats between two runtimes of 8-bit activations on one file; wrong maths costs tenths.
+
+Median over the tokens: at the second token of the 1.5B, whose activations are huge, llama.cpp is 5
+nats away from float32.
+"""
+MAX_KL_FROM_EXACT = 0.002
 
 Logits = npt.NDArray[np.float32]
 
@@ -82,10 +87,11 @@ def our_logits(bundle: Path, ids: list[int]) -> Logits:
     return np.concatenate(parts)
 
 
-def kl_nats(p: Logits, q: Logits) -> float:
-    """Returns the mean divergence of the distributions of ``q`` from those of ``p``."""
+def kl_nats(p: Logits, q: Logits) -> npt.NDArray[np.float32]:
+    """Returns the divergence of each token's distribution in ``q`` from that in ``p``, [T]."""
     p, q = (x - np.logaddexp.reduce(x, axis=1, keepdims=True) for x in (p, q))
-    return float((np.exp(p) * (p - q)).sum(axis=1).mean())
+    divergences: npt.NDArray[np.float32] = (np.exp(p) * (p - q)).sum(axis=1)
+    return divergences
 
 
 def test_tokens_are_the_same(real: RealModel) -> None:
@@ -100,13 +106,14 @@ def test_200_forced_tokens(real: RealModel) -> None:
         kl_nats(p, q) for p, q in ((theirs, ours), (exact, ours), (exact, theirs))
     )
     print(
-        f"\nKL of {N_FORCED} tokens {between:.5f} nats from llama.cpp; from float32 "
-        f"{from_exact:.5f}, llama.cpp's {of_theirs:.5f}; largest gap of logits "
+        f"\nKL of {N_FORCED} tokens {between.mean():.5f} nats from llama.cpp, median "
+        f"{np.median(between):.5f}; from float32 {from_exact.mean():.5f}, llama.cpp's "
+        f"{of_theirs.mean():.5f}; largest gap of logits "
         f"{np.abs(ours - theirs).max():.2f}, spread {ours.std():.2f}; equal best tokens "
         f"{np.mean(ours.argmax(1) == theirs.argmax(1)):.3f}"
     )
-    assert between < MAX_KL
-    assert from_exact < 1.5 * of_theirs
+    assert np.median(between) < MAX_KL
+    assert from_exact.mean() < min(1.5 * of_theirs.mean(), MAX_KL_FROM_EXACT)
 
 
 def test_perplexity_of_1500_tokens(real: RealModel) -> None:
