@@ -327,12 +327,22 @@ def _read_fields(folder: Path, name: str, is_optional: bool = False) -> Fields:
             f"*.safetensors, tokenizer.json) or a .gguf file"
         )
     try:
-        values: Any = json.loads(_read_text(path))
+        values: Any = json.loads(_read_text(path), object_hook=_as_float)
     except (ValueError, RecursionError):
         raise CheckpointError(f"{path}: is not JSON; fetch it again") from None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path}: is not a table; fetch it again")
     return Fields(values, name, CheckpointError)
+
+
+def _as_float(table: dict[str, Any]) -> Any:
+    """Returns the number that ``table`` stands for, if it is one that JSON cannot write.
+
+    Source: transformers 5.24 ``configuration_utils.py`` ``_encode_special_floats`` (Apache-2.0).
+    """
+    if set(table) == {"__float__"} and table["__float__"] in ("Infinity", "-Infinity", "NaN"):
+        return float(table["__float__"])
+    return table
 
 
 def _read_all_tensors(folder: Path) -> dict[str, StoredTensor]:

@@ -33,15 +33,19 @@ class TokenizerClass:
 
     roles: tokens that hold a role where no file says so. adds_bos: whether texts begin with
     ``bos_token`` where ``add_bos_token`` is not stated; None where the class leaves that to the
-    post-processor of the file.
+    post-processor of the file. adds_blank: whether they begin with a blank where
+    ``add_prefix_space`` is not stated; None where the class leaves that to the file, too.
     """
 
     roles: Mapping[str, str] = field(default_factory=dict)
     adds_bos: bool | None = None
+    adds_blank: bool | None = False
 
 
 _END = "<|endoftext|>"
-_LLAMA = TokenizerClass({"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, True)
+_LLAMA = TokenizerClass(
+    {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, True, adds_blank=None
+)
 _GEMMA = TokenizerClass(
     {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}, True
 )
@@ -58,6 +62,7 @@ _CLASSES = {
         {"bos_token": "<BOS_TOKEN>", "eos_token": "<|END_OF_TURN_TOKEN|>", "unk_token": "<UNK>"},
         True,
     ),
+    "TokenizersBackend": TokenizerClass(adds_blank=None),  # what transformers 5 writes
 }
 """By their name without ``Tokenizer`` and ``Fast``; all others leave everything to the files."""
 
@@ -150,8 +155,9 @@ def with_settings(text: str, files: TokenizerFiles, vocab_size: int) -> str:
     before = json.dumps([document.get("added_tokens"), document.get("pre_tokenizer")])
     _add_tokens(document, files, vocab_size)
     first = document.get("pre_tokenizer") or {}
-    if first.get("type") == "ByteLevel":
-        first["add_prefix_space"] = files.settings.flag("add_prefix_space", False)
+    adds_blank = files.settings.values.get("add_prefix_space", files.tokenizer_class.adds_blank)
+    if first.get("type") == "ByteLevel" and adds_blank is not None:  # null leaves it to the file
+        first["add_prefix_space"] = files.settings.flag("add_prefix_space", adds_blank)
     after = json.dumps([document.get("added_tokens"), document.get("pre_tokenizer")])
     if before == after:
         return text
@@ -164,11 +170,12 @@ def opening_ids(tokenizer: Tokenizer, files: TokenizerFiles) -> tuple[int, ...]:
     Tokens that a post-processor puts behind it are left out: a prompt goes on.
     """
     adds_bos = files.tokenizer_class.adds_bos
-    bos = files.roles().get("bos_token")
-    bos_id = None if bos is None else tokenizer.token_to_id(bos)
-    if adds_bos is not None and bos_id is not None:
-        stated = files.settings.values.get("add_bos_token", adds_bos)  # null is no
-        return (bos_id,) if stated else ()
+    if adds_bos is not None:
+        if not files.settings.values.get("add_bos_token", adds_bos):  # null is no
+            return ()
+        bos = files.roles().get("bos_token")
+        if bos is not None and (bos_id := tokenizer.token_to_id(bos)) is not None:
+            return (bos_id,)
     encoded = tokenizer.encode("a")
     n_leading = next((i for i, added in enumerate(encoded.special_tokens_mask) if not added), 0)
     return tuple(encoded.ids[:n_leading])
@@ -178,7 +185,10 @@ def template_variables(
     tokenizer: Tokenizer, files: TokenizerFiles
 ) -> dict[str, str | tuple[str, ...]]:
     """Returns what transformers lets a chat template name: the tokens by their roles."""
-    known = {role: t for role, t in files.roles().items() if tokenizer.token_to_id(t) is not None}
+    roles = files.roles()
+    if tokenizer.padding and "pad_token" not in files.stated_roles():
+        roles["pad_token"] = tokenizer.padding["pad_token"]
+    known = {role: t for role, t in roles.items() if tokenizer.token_to_id(t) is not None}
     more = tuple(files.additional())
     return {**known, **({MORE_ROLES: more} if more else {})}
 
@@ -193,6 +203,7 @@ def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int
     """Adds to ``document`` what other files add; their flags replace those of a known token."""
     listed: list[dict[str, Any]] = document.get("added_tokens") or []
     added = {token["content"]: token for token in listed}
+    earlier: list[dict[str, Any]] = []
     vocabulary = _vocabulary(document)
     special = {*files.roles().values(), *files.additional()}
     of_roles = files.flags_of_roles()
@@ -208,12 +219,20 @@ def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int
             token_id = max(len(vocabulary), *(token["id"] + 1 for token in added.values()), 0)
         if token_id >= vocab_size:
             continue
-        flags = flags or of_roles.get(content) or dict.fromkeys(_FLAGS, False)
-        is_special = flags["special"] or content in special
+        is_ordinary = content in files.added.values and content not in special
+        usual = {**dict.fromkeys(_FLAGS, False), "normalized": is_ordinary}
+        flags = flags or of_roles.get(content) or usual
+        was_special = (
+            is_known and added[content]["special"]
+        )  # and the library hides it from then on
+        is_special = flags["special"] or content in special or was_special
         if is_known and flags["normalized"] and not added[content]["normalized"]:
-            flags = added[content]  # the library goes on finding it in text as it was
+            # The library goes on finding it in text as it was.
+            earlier += [added[content]] if was_special else []
+            flags = flags if was_special else added[content]
         added[content] = {"id": token_id, "content": content, **flags, "special": is_special}
-    document["added_tokens"] = sorted(added.values(), key=lambda token: int(token["id"]))
+    both = [*earlier, *added.values()]
+    document["added_tokens"] = sorted(both, key=lambda token: int(token["id"]))
 
 
 def _stated_tokens(files: TokenizerFiles) -> dict[str, dict[str, bool] | None]:
@@ -229,8 +248,9 @@ def _stated_tokens(files: TokenizerFiles) -> dict[str, dict[str, bool] | None]:
     else:
         ids = {text: files.added.integer(text) for text in files.added.values}
         found |= dict.fromkeys(sorted(ids, key=ids.__getitem__))
+    flags = {} if files.is_legacy else files.flags_of_roles()
     for text in (*files.roles().values(), *files.additional()):
-        found.setdefault(text, None)
+        found.setdefault(text, flags.get(text))
     return {**found, **files.flags_of_additional()}
 
 

@@ -20,6 +20,7 @@ QUANT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq", "mxfp4")
 HAS_O_BIAS = "has_o_proj_bias"
 """A key that readers of checkpoints add: whether there are biases ``o_proj.bias``."""
 _ORIGINAL = "original_max_position_embeddings"
+_THETA, _USUAL_THETA = "rope_theta", 10000.0
 
 
 def with_defaults(fields: Fields, **defaults: Any) -> Fields:
@@ -79,16 +80,33 @@ def hf_decoder(
 
 def _max_positions(fields: Fields) -> int:
     """Returns the stated number, or what YaRN stretches the original one to if that is more."""
-    stated, rope = fields.integer("max_position_embeddings", 2048), _rope_fields(fields)
+    stated, rope = fields.integer("max_position_embeddings", 2048), rope_fields(fields)
     if _rope_kind(rope) != "yarn":
         return stated
     original = rope.integer(_ORIGINAL, stated, least=2)
     return max(stated, int(original * positive(rope, "factor")))
 
 
-def _rope_fields(fields: Fields) -> Fields:
-    key = "rope_parameters" if fields.get("rope_parameters") is not None else "rope_scaling"
-    return fields.table(key, {})
+def rope_fields(fields: Fields) -> Fields:
+    """Returns the table of the rotation: ``rope_scaling`` where it says something.
+
+    Model cards tell people to add that key for long texts, also to files of transformers 5, which
+    have ``rope_parameters``. All versions of transformers let it replace the whole other table.
+
+    Raises:
+        CheckpointError: The base of the rotation would be lost with the table.
+    """
+    stated, added = fields.table("rope_parameters", {}), fields.table("rope_scaling", {})
+    if not added.values:
+        return stated
+    theta = stated.number(_THETA, _USUAL_THETA)
+    if stated.values and added.number(_THETA, fields.number(_THETA, _USUAL_THETA)) != theta:
+        fields.refuse_with(
+            "rope_scaling",
+            f"replaces rope_parameters and its {_THETA} of {theta}: write the {_THETA} into "
+            "rope_scaling, too",
+        )
+    return added
 
 
 def _rope_kind(rope: Fields) -> str:
@@ -100,8 +118,8 @@ def hf_rope(fields: Fields, size: int) -> tuple[float, RopeScaling]:
 
     Reads ``rope_theta`` with ``rope_scaling`` (transformers 4) and ``rope_parameters`` (5).
     """
-    rope = _rope_fields(fields)
-    theta = rope.number("rope_theta", fields.number("rope_theta", 10000.0))
+    rope = rope_fields(fields)
+    theta = rope.number(_THETA, fields.number(_THETA, _USUAL_THETA))
     kind = _rope_kind(rope)
     # Dynamic NTK stretches texts longer than max_position_embeddings, which no bundle serves.
     if kind in ("default", "dynamic"):
@@ -143,7 +161,8 @@ def _yarn(fields: Fields, rope: Fields, theta: float, size: int) -> RopeScaling:
     scale = yarn_scale(factor)
     if all(weights):
         scale = yarn_scale(factor, weights[0]) / yarn_scale(factor, weights[1])
-    factors = yarn_factors(theta, size, factor, original, betas, rope.flag("truncate", True))
+    is_truncated = rope.flag("truncate", "truncate" not in rope.values)  # null is no
+    factors = yarn_factors(theta, size, factor, original, betas, is_truncated)
     return RopeScaling("factors", factor=rope.number("attention_factor", scale), factors=factors)
 
 
@@ -176,7 +195,7 @@ def _rotary_size(fields: Fields, head_size: int, can_rotate_partly: bool) -> int
     """Returns `ModelConfig.rotary_size`."""
     where = fields.table("rope_parameters", {})
     where = fields if where.get("partial_rotary_factor") is None else where
-    if not can_rotate_partly:
+    if not can_rotate_partly or head_size < 1:
         where.refuse("partial_rotary_factor", 1, 1.0)
         return 0
     size = int(head_size * where.number("partial_rotary_factor", 1.0))
@@ -197,7 +216,8 @@ def hf_rotations(fields: Fields, local_theta: float) -> tuple[Fields, float]:
         return fields, local_theta
     local = rope.table("sliding_attention")
     local.refuse("rope_type", "default")
-    values = {**fields.values, "rope_parameters": rope.table("full_attention").values}
+    whole = {**rope.table("full_attention").values, **fields.table("rope_scaling", {}).values}
+    values = {**fields.values, "rope_parameters": whole, "rope_scaling": None}
     return Fields(values, fields.origin, CheckpointError), local.number("rope_theta", local_theta)
 
 

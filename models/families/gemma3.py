@@ -55,7 +55,7 @@ def read_hf(fields: Fields) -> ModelConfig:
     config = with_gemma(
         config,
         query_size=positive(fields, "query_pre_attn_scalar", 256.0),
-        attention_softcap=fields.number("attn_logit_softcapping", 0.0),
+        attention_softcap=0.0,  # transformers reads the key and does nothing with it
         logit_softcap=fields.number("final_logit_softcapping", 0.0),
     )
     return with_local_layers(config, local, fields.integer("sliding_window", 0), local_theta)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.blocks import GATE_SLOPE, decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.families._gguf import (
     GgufFacts,
@@ -55,6 +55,7 @@ def read_hf(fields: Fields) -> ModelConfig:
     )
     fields.refuse("attention_bias", True)
     fields.refuse("swiglu_limit", _LIMIT)
+    fields.refuse("swiglu_alpha", GATE_SLOPE)
     config = dataclasses.replace(
         hf_decoder(fields, "gpt_oss", has_qkv_bias=True),
         n_experts=fields.integer("num_local_experts", least=1),

@@ -63,10 +63,11 @@ def read_hf(fields: Fields) -> ModelConfig:
 
 def _mamba(fields: Fields, config: ModelConfig) -> Recurrence:
     fields.refuse("mamba_n_groups", 1)
-    limits = fields.numbers("time_step_limit") if fields.get("time_step_limit") else (0.0, math.inf)
-    if limits != (0.0, math.inf):
+    limits = fields.items("time_step_limit") if fields.get("time_step_limit") else (0.0, math.inf)
+    if tuple(limits) != (0.0, math.inf):
         raise UnsupportedModelError(
-            f"{fields.origin}: time_step_limit is {list(limits)}, only 0 to infinity is supported"
+            f"{fields.origin}: time_step_limit is {str(list(limits))[:60]}, only 0 to infinity is "
+            f"supported"
         )
     width = fields.integer("mamba_expand", 2, least=1) * config.hidden_size
     n_heads = fields.integer("mamba_n_heads", 128, least=1)

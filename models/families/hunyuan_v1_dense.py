@@ -7,7 +7,7 @@ import dataclasses
 from edgedec.models.blocks import decoder, decoder_shapes
 from edgedec.models.config import ModelConfig
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_name
-from edgedec.models.families._hf import hf_decoder, hf_name, positive, with_defaults
+from edgedec.models.families._hf import hf_decoder, hf_name, positive, rope_fields, with_defaults
 from edgedec.models.fields import Fields
 from edgedec.models.weights import SourceWeight, Weight
 
@@ -24,8 +24,7 @@ def read_hf(fields: Fields) -> ModelConfig:
     fields = with_defaults(fields, rms_norm_eps=1e-5)
     has_bias = fields.flag("attention_bias", False)
     config = hf_decoder(fields, "hunyuan_v1_dense", has_qkv_bias=has_bias, has_qk_norm=True)
-    key = "rope_parameters" if fields.get("rope_parameters") is not None else "rope_scaling"
-    rope = fields.table(key, {})
+    rope = rope_fields(fields)
     if rope.get("alpha") is None:
         return _rotated_first(config)
     stretch = positive(rope, "alpha") ** (config.head_size / (config.head_size - 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,12 @@ ROPE = {
     "dynamic": {"rope_type": "dynamic", "factor": 2.0},
     "dynamic of old files": {"type": "dynamic", "factor": 8.0},
     "linear": {"rope_type": "linear", "factor": 2.0},
+    "yarn with a null": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "truncate": None,
+        "original_max_position_embeddings": 16,
+    },
 }
 
 
@@ -285,6 +292,71 @@ def test_rope_scaling(tmp_path: Path, family: str, name: str) -> None:
     save(tmp_path, family, head_dim=10)
     edit_config(tmp_path, lambda config: config.update(rope_scaling=ROPE[name]))
     assert error(tmp_path, theirs(tmp_path)) < 2e-3
+
+
+def test_scaling_that_a_model_card_has_people_add(tmp_path: Path) -> None:
+    """Both keys in one file: transformers 4 reads the added one alone, 5 lets it replace the other.
+
+    The base of the rotation is not to be lost with it.
+    """
+    added = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    save(tmp_path, "qwen2", head_dim=10, rope_theta=3e5)
+    edit_config(tmp_path, lambda config: config.update(rope_scaling=added))
+    expected = theirs(tmp_path)
+    rope = {"rope_type": "default", "rope_theta": 3e5}
+    edit_config(tmp_path, lambda config: config.update(rope_parameters=rope))
+    assert error(tmp_path, expected) < 2e-3
+    edit_config(tmp_path, lambda config: config.pop("rope_theta"))
+    with pytest.raises(CheckpointError, match=r"rope_scaling replaces .*rope_theta of 300000\.0"):
+        open_checkpoint(str(tmp_path))
+    edit_config(tmp_path, lambda config: config["rope_scaling"].update(rope_theta=3e5))
+    assert error(tmp_path, expected) < 2e-3
+
+
+def test_scaling_added_where_layers_rotate_in_two_ways(tmp_path: Path) -> None:
+    """As transformers 5 reads it: the added key changes the layers without a window."""
+    save(tmp_path, "gemma3_text", sliding_window=6)
+    added = {"rope_type": "linear", "factor": 8.0}
+    edit_config(tmp_path, lambda config: config.update(rope_scaling=added))
+    expected = theirs(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    both = {
+        "full_attention": {"rope_type": "default", "rope_theta": config.pop("rope_theta")},
+        "sliding_attention": {
+            "rope_type": "default", "rope_theta": config.pop("rope_local_base_freq"),
+        },
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps({**config, "rope_parameters": both}))
+    assert error(tmp_path, expected) < 2e-3
+
+
+def test_a_cap_that_gemma_3_states_and_does_not_use(tmp_path: Path) -> None:
+    save(tmp_path, "gemma3_text", attn_logit_softcapping=2.0)
+    assert error(tmp_path, theirs(tmp_path)) < 2e-3
+
+
+@pytest.mark.parametrize("family", ["phi3", "qwen3"])
+def test_heads_of_no_size_are_refused(tmp_path: Path, family: str) -> None:
+    save(tmp_path, family, head_dim=10)
+    edit_config(tmp_path, lambda config: config.update(head_dim=0))
+    with pytest.raises(CheckpointError, match="head_size is 0, expected a positive integer"):
+        open_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("infinite", [math.inf, {"__float__": "Infinity"}])
+def test_infinity_as_transformers_4_and_5_write_it(tmp_path: Path, infinite: Any) -> None:
+    mamba = {
+        "mamba_n_heads": 8, "mamba_d_head": 10, "mamba_d_state": 16, "mamba_n_groups": 1,
+        "num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 56,
+        "layer_types": ["mamba", "attention"] * 2, "head_dim": 10,
+    }  # fmt: skip
+    save(tmp_path, "granitemoehybrid", **mamba)
+    expected = theirs(tmp_path)
+    edit_config(tmp_path, lambda config: config.update(time_step_limit=[0.0, infinite]))
+    assert error(tmp_path, expected) < 2e-3
+    edit_config(tmp_path, lambda config: config.update(rms_norm_eps=infinite))
+    with pytest.raises(CheckpointError, match="rms_norm_eps is inf, expected a finite number"):
+        open_checkpoint(str(tmp_path))
 
 
 def test_longrope_by_its_own_factor(tmp_path: Path) -> None:

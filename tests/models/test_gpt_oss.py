@@ -45,7 +45,8 @@ class TestParity(FamilyParity):
         "rope.scaling.original_context_length": 16,
     }  # fmt: skip
     LLAMA_CPP_DIFFERS = "it rounds the bounds of YaRN to whole channels"
-    REFUSED = {"hidden_act": "gelu", "attention_bias": False, "swiglu_limit": 3.0}
+    REFUSED = {"hidden_act": "gelu", "attention_bias": False, "swiglu_limit": 3.0,
+               "swiglu_alpha": 1.0}  # fmt: skip
     YARN: ClassVar[dict[str, Any] | None] = YARN
 
     @classmethod

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.export.checkpoints.safetensors_dir import HuggingFaceTexts
@@ -16,6 +25,7 @@ from edgedec.models.errors import CheckpointError
 from edgedec.models.families import known_families
 from edgedec.models.fields import Fields
 from edgedec.runtime.text.chat_template import ChatTemplate
+from edgedec.runtime.text.tokenizer import Tokenizer as Codec
 
 transformers = pytest.importorskip("transformers", reason="needs the dev extra")
 
@@ -27,7 +37,8 @@ TEMPLATE = (
     + "{{ image_token | default('-') }}{{ audio_token | default('-') }}"
 )
 TEXTS = (
-    "a dog", " a dog", "dog<|im_end|>", "the <tool>dog", "x[X]y", "dog [X]", "a <|im_start|> a", "",
+    "a dog", " a dog", "dog<|im_end|>", "the <tool>dog", "x[X]y", "dog [X]", "x[x]y",
+    "a <|im_start|> a", "",
 )  # fmt: skip
 MESSAGES = [{"role": "user", "content": "a"}]
 FAST = "PreTrainedTokenizerFast"
@@ -391,20 +402,74 @@ MORE: dict[str, tuple[Any, bool, dict[str, Any], dict[str, Any]]] = {
         additional_special_tokens=["[X]"],
         added_tokens_decoder={"301": {"content": "[X]", **FLAGS, "lstrip": True,
                                       "special": False}})),
+    "a blank of the file under llama's class": (None, True, {}, {"tokenizer_config": {
+        "tokenizer_class": "LlamaTokenizerFast", **S}}),
+    "a blank of the file and a null": (None, True, {}, files_of(add_prefix_space=None)),
+    "a role as a table beside a list without it": (None, False, {}, files_of(
+        eos_token={"content": "<|im_start|>", **STRIPS},
+        added_tokens_decoder={"0": {"content": "<s>", **FLAGS, "special": True}})),
+    "a whole word in normalised text, too": (None, False, {}, files_of(added_tokens_decoder={
+        "3": {"content": "<|im_end|>", **FLAGS, "special": True, "normalized": True,
+              "single_word": True}})),
+    "special in the tokenizer, ordinary in a list": (None, False, {}, files_of(
+        added_tokens_decoder={"3": {"content": "<|im_end|>", **FLAGS, "special": False}})),
+    "an ordinary token that becomes special in normalised text": (None, False, {}, files_of(
+        added_tokens_decoder={"300": {"content": "<tool>", **FLAGS, "special": True,
+                                      "normalized": True}})),
+    "gpt-neox with a null bos": (opening("<s>"), False, {}, {"tokenizer_config": {
+        "tokenizer_class": "GPTNeoXTokenizerFast", "bos_token": None, "eos_token": "</s>",
+        "unk_token": "<unk>"}}),
 }  # fmt: skip
 CASES |= MORE
+
+
+def padded() -> Tokenizer:
+    tokenizer = make_tokenizer()
+    tokenizer.enable_padding(pad_id=5, pad_token="<pad>")
+    return tokenizer
+
+
+def lower() -> Tokenizer:
+    tokenizer = make_tokenizer()
+    tokenizer.normalizer = normalizers.Lowercase()
+    return tokenizer
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_as_transformers(make_folder: Any, name: str) -> None:
     post, prefix_space, config, files = CASES[name]
-    folder = make_folder(make_tokenizer(post, prefix_space), config, **files)
+    compare(make_folder(make_tokenizer(post, prefix_space), config, **files))
+
+
+def test_padding_names_a_token(make_folder: Any) -> None:
+    compare(make_folder(padded(), {}, **files_of()))
+
+
+def test_added_tokens_are_found_in_normalised_text(make_folder: Any) -> None:
+    compare(make_folder(lower(), {}, **files_of(), added_tokens={"[X]": 301}))
+
+
+@pytest.mark.parametrize("stated", [{}, {"add_prefix_space": None}])
+def test_a_blank_of_a_file_of_transformers_5(make_folder: Any, stated: dict[str, Any]) -> None:
+    """As transformers 5.24 reads it: what the file says of a blank before texts holds."""
+    config = {"tokenizer_class": "TokenizersBackend", **S, **stated}
+    folder = make_folder(make_tokenizer(prefix_space=True), {}, tokenizer_config=config)
+    ids = Tokenizer.from_str(HuggingFaceTexts(folder).tokenizer_json()).encode("dog").ids
+    assert ids == make_tokenizer(prefix_space=True).encode("dog").ids
+
+
+def compare(folder: Path) -> None:
+    """Compares ids, the text of special tokens, and what templates may name."""
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     ours = HuggingFaceTexts(folder)
     tokenizer, special = Tokenizer.from_str(ours.tokenizer_json()), ours.special
     for text in TEXTS:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         assert [*special.opening_ids, *ids] == theirs(text)["input_ids"], text
+    (folder / "ours.json").write_text(ours.tokenizer_json())
+    some = [*range(6), *theirs("a <tool>dog", add_special_tokens=False)["input_ids"]]
+    shown = theirs.decode(some, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert Codec.load(folder / "ours.json").decode(some) == shown
     expected = theirs.apply_chat_template(MESSAGES, chat_template=TEMPLATE, tokenize=False)
     assert ChatTemplate(TEMPLATE, special.variables).render(MESSAGES) == expected
 
