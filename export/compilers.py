@@ -54,7 +54,7 @@ def check_recurrence(name: str, config: ModelConfig) -> None:
     if kind != "none" and kind not in getattr(find_compiler(name), "RECURRENCES", ()):
         raise UnsupportedModelError(
             f"{config.family} has recurrent layers ({kind}), which the compiler {name} does not "
-            "have: export with --target cpu"
+            "have: export with --target cpu or portable"
         )
 
 

@@ -30,6 +30,10 @@ Inputs:
     past_rows.I [1, Q, W] float32: the latest Q rows of recurrent layer I, zeros before the text
         begins, which present_rows.I returns with those of the pass behind them. conv_taps [T, K]
         int64: which of those, with the pass's behind them, the convolution of each token reads.
+    past_state.I [H, N, P] float32: the state of recurrent layer I that has one beside rows, behind
+        the first K - 1 of these; present_state.I returns a later one. Other rows before the pass
+        are replayed. state_trunk [B], state_levels [2, D, V], state_order [T] int64: see
+        `StateWalk`, as for conv_taps, which are of all its steps.
     recurrent_rows [L, Q, W] float32: the rows of L recurrent layers, written in place: that of
         token t lies at t modulo Q. recurrent_past [1] int64: committed tokens.
     states [L, 2, F] float32: states of recurrent layers that have one beside rows, written in
@@ -74,6 +78,9 @@ MTP_IDS, MTP_LOG_PROBS = "mtp.ids", "mtp.log_probs"
 K_CACHE, V_CACHE = "k_cache", "v_cache"
 K_RING, V_RING = "k_ring", "v_ring"
 CONV_TAPS = "conv_taps"
+STATE_TRUNK, STATE_LEVELS, STATE_ORDER = "state_trunk", "state_levels", "state_order"
+STATE_WALK = (CONV_TAPS, STATE_TRUNK, STATE_LEVELS, STATE_ORDER)
+"""Inputs that a `StateWalk` is, in its order."""
 RECURRENT_ROWS, RECURRENT_PAST = "recurrent_rows", "recurrent_past"
 STATES, STATE_PLACE = "states", "state_place"
 LOGITS = "logits"
@@ -143,6 +150,16 @@ def rows_port(layer: int) -> str:
 def new_rows_port(layer: int) -> str:
     """Returns the output that carries on `rows_port`."""
     return f"present_rows.{layer}"
+
+
+def state_port(layer: int) -> str:
+    """Returns the input of a state of the recurrent ``layer``."""
+    return f"past_state.{layer}"
+
+
+def new_state_port(layer: int) -> str:
+    """Returns the output that carries on `state_port`."""
+    return f"present_state.{layer}"
 
 
 def is_past_port(name: str) -> bool:

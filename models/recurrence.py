@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ RecurrenceKind = Literal["none", "short_conv", "mamba2", "delta"]
 
 MAX_CONV_SIZE = 64
 """Rows that a convolution may span; published models have 3 or 4."""
+
+LEAST_KEY_SQUARE = 1e-6
+"""What the delta rule adds to the sum of squares of a key, before it divides by the root."""
 
 _LANES = 16  # values of a head that the kernels' states hold side by side
 
@@ -114,6 +117,11 @@ class Recurrence:
         return self.conv_size - 1
 
     @property
+    def state_sizes(self) -> tuple[int, int, int]:
+        """Sizes of a layer's state, a matrix for each head."""
+        return self.n_heads, self.state_size, self.head_size
+
+    @property
     def n_state_floats(self) -> int:
         """Numbers of a layer's state as the kernels keep it: sixteen values side by side."""
         width = -(-self.head_size // _LANES) * _LANES
@@ -147,6 +155,57 @@ def conv_taps(parents: Sequence[int], n_past: int, conv_size: int) -> npt.NDArra
             before = np.arange(n_past - conv_size + 1, n_past)
             taps[i, :-1] = np.maximum(before, -1)
     return taps
+
+
+class StateWalk(NamedTuple):
+    """In which order a portable graph computes states, each from that of its token's parent.
+
+    Steps are committed tokens behind the state that the pass reads, then all nodes of the tree.
+
+    Shapes: taps [S, conv_size] int64, of each step as `conv_taps` counts them from the first row
+        that the pass reads; trunk [B] int64, the steps of a chain, behind which the state is
+        returned; levels [2, D, V] int64, the steps that each level of the tree behind it computes
+        at once, and where in the level before their parents are, 0 for the trunk; order [T] int64,
+        where the output of each row of the pass is among those of trunk and levels.
+    """
+
+    taps: npt.NDArray[np.int64]
+    trunk: npt.NDArray[np.int64]
+    levels: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int64]
+
+
+def state_walk(
+    parents: Sequence[int], n_known: int, n_replayed: int, is_kept: bool, conv_size: int
+) -> StateWalk:
+    """Returns the walk of a pass whose rows before the state that it reads are ``conv_size`` - 1.
+
+    parents: of each node, -1 for the last committed token; ``n_known`` belong to earlier passes.
+    n_replayed: committed tokens behind the state. is_kept: the nodes are a chain, and the state
+        behind it is returned; otherwise that behind the replayed tokens.
+    """
+    every = [*range(-1, n_replayed - 1), *(n_replayed + parent for parent in parents)]
+    taps = conv_taps(every, conv_size - 1, conv_size)
+    if is_kept:
+        steps = np.arange(len(every))
+        nothing = np.zeros((2, 0, 1), np.int64)
+        return StateWalk(taps, steps, nothing, steps[n_replayed + n_known :])
+    levels: list[list[int]] = []
+    depths: list[int] = []
+    for node, parent in enumerate(parents):
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        if depths[node] == len(levels):
+            levels.append([])
+        levels[depths[node]].append(node)
+    width = max(map(len, levels), default=1)
+    table = np.zeros((2, len(levels), width), np.int64)
+    order = np.zeros(len(parents), np.int64)
+    for depth, level in enumerate(levels):
+        above = [parents[node] for node in level]
+        table[0, depth, : len(level)] = np.add(level, n_replayed)
+        table[1, depth, : len(level)] = [levels[depth - 1].index(p) if p >= 0 else 0 for p in above]
+        order[level] = n_replayed + depth * width + np.arange(len(level))
+    return StateWalk(taps, np.arange(n_replayed), table, order[n_known:])
 
 
 def convolved(rows: Array, taps: npt.NDArray[np.int64], weights: Mapping[str, Array]) -> Array:
@@ -211,7 +270,8 @@ def _heads(own: Recurrence, channels: Array) -> tuple[Array, Array, Array]:
     keys, queries = (x.reshape(shape) for x in (keys, queries))
     if own.kind == "delta":
         keys, queries = (
-            x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + 1e-6) for x in (keys, queries)
+            x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + LEAST_KEY_SQUARE)
+            for x in (keys, queries)
         )
         queries = queries * own.state_size**-0.5
     values = values.reshape(n, own.n_heads, own.head_size)

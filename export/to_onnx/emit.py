@@ -30,7 +30,7 @@ from edgedec.export.to_onnx.messages import (
     TensorProto,
     ValueInfoProto,
 )
-from edgedec.export.to_onnx.recurrence import DOMAIN, STATE_SPACE, VECTORS, short_conv
+from edgedec.export.to_onnx.recurrence import DOMAIN, VECTORS, short_conv, state_space
 from edgedec.export.weights_file import rope_names
 from edgedec.models.blocks import GATE_SLOPE, LEAST_SQUARE, Ops, mixer_prefix
 from edgedec.models.config import ModelConfig
@@ -43,11 +43,16 @@ from edgedec.models.graph import (
     LOGIT_ROWS,
     LOGITS,
     POSITION_IDS,
+    STATE_LEVELS,
+    STATE_ORDER,
+    STATE_TRUNK,
     hidden_port,
     new_rows_port,
+    new_state_port,
     past_port,
     present_port,
     rows_port,
+    state_port,
 )
 from edgedec.models.rope import Rope, query_growth, rope_of
 
@@ -271,22 +276,40 @@ class PortableEmitter(Ops[str]):
 
     def recurrence(self, parts: Sequence[str], layer: int) -> str:
         """Adds a call of the recurrence, a function of standard operators; its rows are ports."""
-        own, stem = self._config.recurrence, mixer_prefix(layer)
-        if all(value.name != CONV_TAPS for value in self._inputs):
-            taps = _value(CONV_TAPS, TensorProto.INT64, ("T", own.conv_size))
-            self._inputs.append(taps)
-        past, present = rows_port(layer), new_rows_port(layer)
-        self._inputs.append(_value(past, self.element, (1, "Q", own.row_size)))
-        self._outputs.append(_value(present, self.element, (1, "Q+T", own.row_size)))
-        names = (f"{stem}.{name}" for name in VECTORS)
-        vectors = [self._weight(name) for name in names if name in self._shapes]
-        name, y = STATE_SPACE, f"{stem}.recurrence"
-        if not own.has_states:
+        own, y = self._config.recurrence, f"{mixer_prefix(layer)}.recurrence"
+        names = [f"{mixer_prefix(layer)}.{name}" for name in VECTORS]
+        vectors = [name for name in names if name in self._shapes]
+        past, present = [rows_port(layer), CONV_TAPS], [new_rows_port(layer)]
+        self._inputs.append(_value(past[0], self.element, (1, "Q", own.row_size)))
+        self._outputs.append(_value(present[0], self.element, (1, "Q+T", own.row_size)))
+        self._shared_port(CONV_TAPS, ("S" if own.has_states else "T", own.conv_size))
+        if own.has_states:
+            past += self._state_ports(layer)
+            present.append(new_state_port(layer))
+            ends = [name.removeprefix(f"{mixer_prefix(layer)}.") for name in vectors]
+            function = state_space(OPSET, own, ends)
+        else:
             function = short_conv(OPSET, own.has_conv_bias)
-            self._functions[name := function.name] = function
-        inputs = [*parts, past, CONV_TAPS, *vectors]
-        self._nodes.append(make_node(name, inputs, [y, present], y, domain=DOMAIN))
+        self._functions[function.name] = function
+        inputs = [*parts, *past, *map(self._weight, vectors)]
+        self._nodes.append(make_node(function.name, inputs, [y, *present], y, domain=DOMAIN))
         return y
+
+    def _state_ports(self, layer: int) -> list[str]:
+        """Makes ports of the layer's state, and of the walk that is the same in all layers."""
+        shape = self._config.recurrence.state_sizes
+        self._inputs.append(_value(state_port(layer), self.element, shape))
+        self._outputs.append(_value(new_state_port(layer), self.element, shape))
+        self._shared_port(STATE_TRUNK, ("B",))
+        self._shared_port(STATE_LEVELS, (2, "D", "V"))
+        self._shared_port(STATE_ORDER, ("T",))
+        return [state_port(layer), STATE_TRUNK, STATE_LEVELS, STATE_ORDER]
+
+    def _shared_port(self, name: str, dims: Sequence[int | str]) -> None:
+        """Makes an input of indices, unless another layer has."""
+        if name not in self._shared:
+            self._shared.add(name)
+            self._inputs.append(_value(name, TensorProto.INT64, dims))
 
     def rotate(self, x: str, n_heads: int) -> str:
         """Adds a rotation of its own."""

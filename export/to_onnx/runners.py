@@ -30,6 +30,7 @@ from edgedec.models.graph import (
     RING_SEQUENCES,
     SEQUENCES,
     STATE_PLACE,
+    STATE_WALK,
     STATES,
     V_CACHE,
     V_RING,
@@ -37,8 +38,9 @@ from edgedec.models.graph import (
     past_port,
     present_port,
     rows_port,
+    state_port,
 )
-from edgedec.models.recurrence import conv_taps
+from edgedec.models.recurrence import conv_taps, state_walk
 from edgedec.models.reference import tree_mask
 
 _DTYPES: dict[str, type[np.generic]] = {
@@ -112,6 +114,7 @@ class PortableRunner:
         self._own = config.recurrence
         before = np.zeros((1, self._own.look_back, self._own.row_size), np.float32)
         self._rows = dict.fromkeys(config.recurrent_layers, before)  # of all tokens, after zeros
+        self._state = np.zeros(self._own.state_sizes, np.float32)
 
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
@@ -123,7 +126,7 @@ class PortableRunner:
         if self._rows:
             n_rows = self._own.look_back + n_past
             feeds |= {rows_port(i): rows[:, :n_rows] for i, rows in self._rows.items()}
-            feeds[CONV_TAPS] = conv_taps(parents, n_rows, self._own.conv_size)
+            feeds |= self._steps(parents, n_past)
             names += map(new_rows_port, self._rows)
         logits, *present = self._session.run([LOGITS, *names], feeds)
         n_kv = len(self._kv_cache)
@@ -131,6 +134,15 @@ class PortableRunner:
         self._rows = dict(zip(self._rows, present[n_kv:], strict=True))
         rows: Logits = logits[0]
         return rows
+
+    def _steps(self, parents: Sequence[int], n_past: int) -> dict[str, npt.NDArray[Any]]:
+        """Returns what layers read to find rows; states are replayed from the beginning."""
+        own = self._own
+        if not own.has_states:
+            return {CONV_TAPS: conv_taps(parents, own.look_back + n_past, own.conv_size)}
+        walk = state_walk(parents, 0, n_past, False, own.conv_size)
+        states = {state_port(layer): self._state for layer in self._rows}
+        return {**dict(zip(STATE_WALK, walk, strict=True)), **states}
 
 
 def _empty_kv_cache(value: ort.NodeArg, n_panels: int) -> npt.NDArray[Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError
 from edgedec.models.fields import shown
+from edgedec.models.graph import STATE_PLACE, STATE_WALK, STATES, GraphContract, state_port
 
 _MOST_NAMES = 8  # listed in a message
 
@@ -38,6 +40,24 @@ def check_shape(
             f"{graph} has {name} of shape {_shape_text(found)}, the manifest's "
             f"config makes it {_shape_text(expected)}: export the model again"
         )
+
+
+def check_recurrent_layers(graph: Path, contract: GraphContract, config: ModelConfig) -> None:
+    """Raises a BundleError unless the contract states the recurrent layers and their states."""
+    recurrent = contract.kv.recurrent_layers
+    if recurrent != config.recurrent_layers:
+        raise BundleError(
+            f"{graph} keeps a state in the layers {list(recurrent)}, the recurrent ones are "
+            f"{list(config.recurrent_layers)}: export the model again"
+        )
+    is_in_place = contract.kv.kind == "panels"
+    needed = (STATES, STATE_PLACE) if is_in_place else (*STATE_WALK, *map(state_port, recurrent))
+    for name in needed if config.recurrence.has_states else ():
+        if name not in contract.inputs:
+            raise BundleError(
+                f"{graph} lacks the input {name}, which its recurrent layers need: export the "
+                "model again"
+            )
 
 
 def one_line(error: Exception) -> str:

@@ -16,6 +16,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.graph import BUNDLED_KERNELS, LAYER_GATES, GraphContract
 from edgedec.models.kv_sizes import kv_block_nbytes, kv_row_nbytes
+from edgedec.runtime.backends._graph_checks import check_recurrent_layers
 from edgedec.runtime.backends._kv_cache import Array, PanelArena, Places
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends._model_facts import ModelFacts
@@ -333,12 +334,7 @@ def split_rows(rows: Rows, passes: Sequence[Pass]) -> list[Rows]:
 
 def check_kv_cache(graph: Path, contract: GraphContract, config: ModelConfig) -> None:
     """Raises a BundleError unless the contract states which layers keep what of a token."""
-    recurrent = contract.kv.recurrent_layers
-    if recurrent != config.recurrent_layers:
-        raise BundleError(
-            f"{graph} keeps a state in the layers {list(recurrent)}, the recurrent ones are "
-            f"{list(config.recurrent_layers)}: export the model again"
-        )
+    check_recurrent_layers(graph, contract, config)
     rings, windowed = contract.kv.ring_layers, config.windowed_layers
     if rings != windowed:
         raise BundleError(

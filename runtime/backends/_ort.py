@@ -27,6 +27,7 @@ from edgedec.models.graph import (
     hidden_port,
     layer_of_past,
     rows_port,
+    state_port,
 )
 from edgedec.models.kv_formats import kv_panels_of
 from edgedec.runtime.backends import running_passes as running_passes
@@ -162,6 +163,7 @@ def _check_sizes(
         STATES: (len(recurrent), 2, config.recurrence.n_state_floats),
         CONV_TAPS: (None, config.recurrence.conv_size),
         **dict.fromkeys(map(rows_port, recurrent), (None, None, row_size)),
+        **dict.fromkeys(map(state_port, recurrent), config.recurrence.state_sizes),
         LAYER_GATES: (2 * config.n_layers,),
         LOGITS: (None, None, config.n_logits),
         **{hidden_port(i): (None, None, config.hidden_size) for i in contract.can.hidden},

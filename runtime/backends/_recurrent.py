@@ -1,4 +1,7 @@
-"""What a text keeps for recurrent layers, in memory that a fused graph reads and writes."""
+"""What a text keeps for recurrent layers.
+
+Fused graphs read and write this memory. What portable graphs take and return is copied.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,17 @@ ROWS = f"{TOGETHER}_rows"
 _FLOAT_BYTES = 4
 _MOST_DRAFTS = 32
 """Rows of a chain that may be drafts; longer ones are read from a prompt, and stay."""
+
+
+class Reading(NamedTuple):
+    """What a pass reads: a state of all layers behind ``base`` tokens, and rows from there on.
+
+    writes_last: the state that it writes is the one behind its last node.
+    """
+
+    base: int
+    states: Array
+    writes_last: bool
 
 
 class _Writing(NamedTuple):
@@ -102,7 +116,7 @@ class RecurrentState:
             first, latest = self._first, self._taken(self._first, self._stop)
             n_layers, n_rows, row_size = self.rows.shape
             self.rows = lazy_zeros((n_layers, max(n_needed, 2 * n_rows), row_size), np.float32)
-            self._put(first, latest)
+            self.put_rows(first, latest)
         self._note(stop)
         return has_grown
 
@@ -122,6 +136,34 @@ class RecurrentState:
         self._tokens_of[entry] = None
         self._written = _Writing(entry, n_past + node + 1)
         self._place[:] = base, read, node, entry
+
+    def reading(self) -> Reading:
+        """Returns what the pass that has begun reads, for graphs that take copies."""
+        if not self.has_states:
+            return Reading(int(self._past[0]), self._states[:, 0], False)
+        base, read, node, _ = self._place.tolist()
+        states = self._states[:, read] if read >= 0 else np.zeros_like(self._states[:, 0])
+        return Reading(base, states, node >= 0)
+
+    def rows_between(self, start: int, stop: int) -> Array:
+        """Returns copies of the rows of these tokens, zeros of those before the text.
+
+        Shapes: [n_layers, stop - start, row_size].
+        """
+        rows = self._taken(max(0, start), stop)
+        return np.pad(rows, ((0, 0), (max(0, -start), 0), (0, 0)))
+
+    def put_rows(self, start: int, rows: Array) -> None:
+        """Puts rows of tokens from ``start`` on in place. Shapes: [n_layers, n, row_size]."""
+        self.rows[:, np.arange(start, start + rows.shape[1]) % self.n_rows] = rows
+
+    def put_states(self, states: Array) -> None:
+        """Takes what a graph returned for the state that the pass writes, if it writes one.
+
+        Shapes: [n_layers, n_floats], up to n_state_floats.
+        """
+        if (entry := int(self._place[3])) >= 0:
+            self._states[:, entry, : states.shape[1]] = states
 
     def finish(self, n_past: int) -> None:
         """Learns that the pass was computed: a state of committed tokens is there now."""
@@ -197,7 +239,7 @@ class RecurrentState:
     def _load(self, stop: int, kept: Array) -> None:
         row_size = self.rows.shape[2]
         self._first, self._stop = stop - kept.shape[1], stop
-        self._put(self._first, kept[..., :row_size])
+        self.put_rows(self._first, kept[..., :row_size])
         if self.has_states and stop:
             n_layers, _, n_floats = self._states.shape
             parts = kept[..., row_size:].reshape(n_layers, -1)
@@ -207,9 +249,6 @@ class RecurrentState:
     def _taken(self, start: int, stop: int) -> Array:
         """Returns copies of rows. Shapes: [n_layers, stop - start, row_size]."""
         return self.rows[:, np.arange(start, stop) % self.n_rows]
-
-    def _put(self, start: int, latest: Array) -> None:
-        self.rows[:, np.arange(start, start + latest.shape[1]) % self.n_rows] = latest
 
     def _note(self, stop: int) -> None:
         """Learns that rows up to ``stop`` are written, over the oldest."""

@@ -14,7 +14,7 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.graph import ROUNDING_GAP, Capabilities, GraphContract, KVLayout
 
-RECURRENCES = ("short_conv",)
+RECURRENCES = ("short_conv", "mamba2", "delta")
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAMES = (WEIGHTS_FILE,)
 

@@ -28,9 +28,11 @@ from edgedec.models.graph import (
     hidden_port,
     present_port,
 )
+from edgedec.runtime.backends._graph_checks import check_recurrent_layers
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
-from edgedec.runtime.backends._rows_of_passes import PortableRows
+from edgedec.runtime.backends._portable_recurrence import PortableRecurrence
+from edgedec.runtime.backends._recurrent import RecurrentState
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
@@ -60,6 +62,7 @@ class PortableModel(ModelFacts):
             graph, threads, contract.providers, affinity=self._affinity
         )
         check_ports(graph, self._session, contract, config)
+        check_recurrent_layers(graph, contract, config)
         nodes = {node.name: node for node in self._session.get_inputs()}
         self._empty = {
             name: np.zeros(_empty_shape(nodes[name], config), _DTYPES[nodes[name].type])
@@ -73,13 +76,6 @@ class PortableModel(ModelFacts):
     def new_state(self, context: int) -> PortableKVCache:
         """Returns an empty KV cache, which grows as it is needed."""
         return PortableKVCache(self, dict(self._empty))
-
-    def new_rows(self) -> PortableRows | None:
-        """Returns the rows of an empty text in the recurrent layers; None without such layers."""
-        layout = self.contract.kv
-        if not layout.recurrent_layers:
-            return None
-        return PortableRows(layout.recurrent_layers, self.config.recurrence, layout.recurrent_rows)
 
     def run(self, outputs: list[str], inputs: dict[str, Array]) -> dict[str, Array]:
         """Returns the graph's ``outputs`` by name.
@@ -115,42 +111,48 @@ class PortableKVCache:
         self._model = model
         self._past = past
         self._present: dict[str, Array] = {}
-        self._rows = model.new_rows()
+        kv = model.contract.kv
+        self._recurrence = PortableRecurrence(model.config, kv) if kv.recurrent_layers else None
         self._row_nbytes: int = sum(
             rows.itemsize * rows.shape[1] * rows.shape[3] for rows in past.values()
         )
 
     @property
+    def _recurrent(self) -> RecurrentState | None:
+        return None if self._recurrence is None else self._recurrence.state
+
+    @property
     def look_back(self) -> int:
-        return 0 if self._rows is None else self._rows.look_back
+        return 0 if self._recurrent is None else self._recurrent.look_back
 
     @property
     def checkpoints(self) -> tuple[int, ...]:
-        return () if self._rows is None else self._rows.checkpoints.tokens
+        return () if self._recurrent is None else self._recurrent.checkpoints.tokens
 
     def nbytes(self, n_tokens: int) -> int:
         n_bytes = n_tokens * self._row_nbytes
-        return n_bytes if self._rows is None else n_bytes + self._rows.nbytes
+        return n_bytes if self._recurrent is None else n_bytes + self._recurrent.nbytes(n_tokens)
 
     def reachable(self, n_tokens: int) -> int:
         """Returns all of them: layers with a window keep all rows, too; recurrent ones do not."""
-        return n_tokens if self._rows is None else self._rows.reachable(n_tokens)
+        return n_tokens if self._recurrent is None else self._recurrent.reachable(n_tokens)
 
     def resting(self, n_tokens: int) -> int:
-        """Returns all of them: rows of tokens are all there is."""
-        return n_tokens
+        return n_tokens if self._recurrent is None else self._recurrent.resting(n_tokens)
 
     def share(self, other: SequenceState, n_tokens: int) -> bool:
         """Returns False: each text has memory of its own."""
         return False
 
     def reserve(self, n_kept: int, stop: int) -> None:
-        """Nothing to do: arrays grow with each pass."""
+        """Makes room in recurrent layers; arrays of the others grow with each pass."""
+        if self._recurrent is not None:
+            self._recurrent.reserve(n_kept, stop)
 
     def truncate(self, n_tokens: int) -> None:
         """Cuts rows of recurrent layers; those of others are cut by each pass."""
-        if self._rows is not None:
-            self._rows.truncate(n_tokens)
+        if self._recurrent is not None:
+            self._recurrent.truncate(n_tokens)
 
     def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows, in arrays of their own."""
@@ -160,12 +162,12 @@ class PortableKVCache:
         hidden = {layer: hidden_port(layer) for layer in wanted.hidden_layers}
         outputs = [LOGITS, *hidden.values(), *presents.values()]
         inputs = self._inputs(wanted, n_past, asked)
-        if self._rows is not None:
-            inputs |= self._rows.inputs(wanted.tree, n_past, wanted.n_known)
-            outputs += self._rows.outputs
+        if self._recurrence is not None:
+            inputs |= self._recurrence.inputs(wanted.tree, n_past, wanted.n_known)
+            outputs += self._recurrence.outputs
         results = self._model.run(outputs, inputs)
-        if self._rows is not None:
-            self._rows.take(results)
+        if self._recurrence is not None:
+            self._recurrence.take(results, n_past, wanted.tree, wanted.n_known)
         self._present = {name: results[present] for name, present in presents.items()}
         logits = results[LOGITS][0].astype(np.float32, copy=False)
         if LOGIT_ROWS not in self._model.contract.inputs:
@@ -178,20 +180,20 @@ class PortableKVCache:
             kept = [*range(n_past), *(n_past + i for i in path)]
             self._present = {name: rows[:, :, kept] for name, rows in self._present.items()}
         self._past = self._present
-        if self._rows is not None:
-            self._rows.commit(n_past, path)
+        if self._recurrent is not None:
+            self._recurrent.commit(n_past, tree, path)
 
     def snapshot(self, start: int, stop: int) -> KVRows:
         kv_rows = {name: rows[:, :, start:stop].copy() for name, rows in self._past.items()}
-        return kv_rows if self._rows is None else kv_rows | self._rows.snapshot(stop)
+        return kv_rows if self._recurrent is None else {**kv_rows, **self._recurrent.snapshot(stop)}
 
     def restore(self, start: int, stop: int, kv_rows: KVRows) -> None:
         self._past = {
             name: np.concatenate([rows[:, :, :start], kv_rows[name]], axis=2)
             for name, rows in self._past.items()
         }
-        if self._rows is not None:
-            self._rows.restore(stop, kv_rows)
+        if self._recurrent is not None:
+            self._recurrent.restore(stop, kv_rows)
 
     def close(self) -> None:
         """Releases all arrays."""

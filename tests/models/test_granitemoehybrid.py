@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from edgedec.export.config import ExportConfig
-from edgedec.export.pipeline import export
-from edgedec.models.errors import UnsupportedModelError
-from tests.parity.family_parity import SIZES, Logits, Tensors, Toy, transformers
+from tests.parity.family_parity import SIZES, Logits, Tensors, transformers
 from tests.parity.recurrent_parity import RecurrentParity
 
 pytestmark = pytest.mark.parity
@@ -74,11 +70,6 @@ class TestParity(RecurrentParity):
         if not self.EXPERTS["num_local_experts"]:
             name = name.replace("shared_mlp.output_linear", "mlp.down_proj")
         yield from super().gguf_tensors(name.replace("dt_bias", "dt_proj.bias"), values)
-
-    def test_portable(self, toy: Toy, tmp_path: Path) -> None:
-        config = ExportConfig(str(toy.folder), tmp_path / "b", device_target="portable")
-        with pytest.raises(UnsupportedModelError, match=r"mamba2.*compiler portable does not have"):
-            export(config)
 
 
 class TestParityWithRotation(TestParity):

@@ -15,9 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
-from edgedec.export.config import ExportConfig
-from edgedec.export.pipeline import export
-from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.errors import CheckpointError
 from edgedec.models.families import find_family
 from edgedec.models.fields import Fields
 from tests.parity.family_parity import SIZES, Logits, Tensors, Toy, transformers
@@ -66,11 +64,6 @@ class TestParity(RecurrentParity):
             linear_key_head_dim=cls.HEAD, linear_value_head_dim=cls.HEAD,
         )  # fmt: skip
         return transformers.Qwen3NextForCausalLM(config)
-
-    def test_portable(self, toy: Toy, tmp_path: Path) -> None:
-        config = ExportConfig(str(toy.folder), tmp_path / "b", device_target="portable")
-        with pytest.raises(UnsupportedModelError, match=r"delta.*compiler portable does not have"):
-            export(config)
 
     @classmethod
     def apart(cls, name: str, values: Logits) -> dict[str, Logits]:

@@ -16,6 +16,7 @@ from edgedec.runtime.sequences.token_tree import TokenTree
 from tests.parity.family_parity import (
     TOKENS,
     FamilyParity,
+    Logits,
     Toy,
     one_by_one,
     same_bits,
@@ -28,19 +29,12 @@ TREE = TokenTree(
 """Sixteen tokens on branches of all lengths, two of them alike."""
 
 
-class RecurrentParity(FamilyParity):
-    """Inherit from it as ``TestParity``."""
+class StateParity:
+    """What states hold, for a fixture ``sequence`` of a bundle that keeps `RING_ROOM` rows."""
 
-    def test_gates(self, toy: Toy, bundle: Path) -> None:
-        """Recurrent layers run in every pass, so there are none."""
-
-    def test_ort(self, toy: Toy, tmp_path: Path) -> None:
-        config = ExportConfig(str(toy.folder), tmp_path / "b", device_target="ort")
-        with pytest.raises(UnsupportedModelError, match=r"recurrent layers .* compiler ort"):
-            export(config)
-
-    def test_ort_in_float16(self) -> None:
-        """As `test_ort`."""
+    def same(self, a: Logits, b: Logits) -> None:
+        """Checks rows of passes of other sizes."""
+        same_bits(a, b)
 
     def test_sessions(self, sequence: TokenSequence) -> None:
         """A snapshot is of the latest token that a state is behind, here the one computed last."""
@@ -52,7 +46,7 @@ class RecurrentParity(FamilyParity):
         assert len(state.tokens) == n
         sequence.truncate(0)
         sequence.restore(state)
-        same_bits(sequence.forward(TokenTree.chain(TOKENS[n:]), range(3)).logits, alone[n:])
+        self.same(sequence.forward(TokenTree.chain(TOKENS[n:]), range(3)).logits, alone[n:])
 
     def test_rewinding_at_every_position(self, sequence: TokenSequence) -> None:
         """What is too far back for the rows that are kept begins anew."""
@@ -61,7 +55,7 @@ class RecurrentParity(FamilyParity):
             n_left = sequence.rewind(n)
             assert n_left == n or (n_left == 0 and len(TOKENS) - n > len(TREE))
             tree = TokenTree.chain(TOKENS[n_left:])
-            same_bits(sequence.forward(tree, range(len(tree))).logits, alone[n_left:])
+            self.same(sequence.forward(tree, range(len(tree))).logits, alone[n_left:])
             if n_left == 0:
                 break
 
@@ -74,11 +68,11 @@ class RecurrentParity(FamilyParity):
             for n_kept in range(len(path) + 1):
                 sequence.truncate(n)
                 rows = sequence.forward(TREE, range(len(TREE))).logits
-                same_bits(rows[path], alone[n : n + len(path)])
+                self.same(rows[path], alone[n : n + len(path)])
                 sequence.commit(path[:n_kept])
                 rest = TokenTree.chain([*own[n + n_kept :], 11, 12])
                 rows = sequence.forward(rest, range(len(rest))).logits
-                same_bits(rows, alone[n + n_kept :])
+                self.same(rows, alone[n + n_kept :])
 
     def test_a_tree_that_grows(self, sequence: TokenSequence) -> None:
         sequence.truncate(0)
@@ -88,7 +82,7 @@ class RecurrentParity(FamilyParity):
         for n_known, n_nodes in itertools.pairwise((0, 2, 5, 6, 12, 16)):
             grown = TREE.part(range(n_nodes))
             rows = sequence.forward(grown, range(n_known, n_nodes), n_known=n_known)
-            same_bits(rows.logits, whole[n_known:n_nodes])
+            self.same(rows.logits, whole[n_known:n_nodes])
 
     def test_texts_longer_than_what_is_kept(self, sequence: TokenSequence) -> None:
         """Chunks of any size, longer than the rows that are kept; the text goes round those."""
@@ -100,8 +94,23 @@ class RecurrentParity(FamilyParity):
             for start in range(0, 60, size):
                 tree = TokenTree.chain(tokens[start : start + size])
                 rows = sequence.forward(tree, range(len(tree))).logits
-                same_bits(rows, alone[start : start + size])
+                self.same(rows, alone[start : start + size])
                 sequence.commit(range(len(tree)))
+
+
+class RecurrentParity(StateParity, FamilyParity):
+    """Inherit from it as ``TestParity``."""
+
+    def test_gates(self, toy: Toy, bundle: Path) -> None:
+        """Recurrent layers run in every pass, so there are none."""
+
+    def test_ort(self, toy: Toy, tmp_path: Path) -> None:
+        config = ExportConfig(str(toy.folder), tmp_path / "b", device_target="ort")
+        with pytest.raises(UnsupportedModelError, match=r"recurrent layers .* compiler ort"):
+            export(config)
+
+    def test_ort_in_float16(self) -> None:
+        """As `test_ort`."""
 
 
 def way_to(node: int) -> list[int]:

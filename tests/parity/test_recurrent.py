@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,22 +14,24 @@ from edgedec.export import kv_panels
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.kernels import has_library
-from edgedec.models.errors import EdgedecError
+from edgedec.models.errors import BundleError, EdgedecError
+from edgedec.models.graph import STATE_LEVELS, STATE_PLACE
+from edgedec.runtime.backends._graph_checks import check_recurrent_layers
 from edgedec.runtime.sequences import state_checkpoints as checkpoints
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 from tests.models import test_granitemoehybrid, test_lfm2, test_qwen3_next
-from tests.parity.family_parity import same_bits
-from tests.parity.recurrent_parity import TREE, way_to
+from tests.parity.family_parity import RING_ROOM, TOKENS, Logits, Toy, same_bits
+from tests.parity.recurrent_parity import TREE, StateParity, way_to
 
 FAMILIES = {
     "lfm2": (test_lfm2.TestParity, ("cpu", "portable")),
-    "granitemoehybrid": (test_granitemoehybrid.TestParity, ("cpu",)),
+    "granitemoehybrid": (test_granitemoehybrid.TestParity, ("cpu", "portable")),
     "granitemoehybrid with experts": (test_granitemoehybrid.TestParityWithExperts, ("cpu",)),
-    "qwen3_5": (test_qwen3_next.TestQwen35, ("cpu",)),
-    "qwen3_next": (test_qwen3_next.TestParity, ("cpu",)),
+    "qwen3_5": (test_qwen3_next.TestQwen35, ("cpu", "portable")),
+    "qwen3_next": (test_qwen3_next.TestParity, ("cpu", "portable")),
 }
 CONTEXT, CHECKPOINT_TOKENS = 400, 32
 TEXT = [int(i) for i in np.random.default_rng(5).integers(0, 90, 300)]
@@ -40,7 +43,10 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=[(f, t) for f in FAMILIES for t in FAMILIES[f][1]])
+BUNDLES = [(family, target) for family in FAMILIES for target in FAMILIES[family][1]]
+
+
+@pytest.fixture(scope="module", params=BUNDLES, ids=", ".join)
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of a family for a target, which keeps few rows to go back to."""
     family, target = request.param
@@ -171,6 +177,23 @@ def test_what_recurrent_layers_cannot_do_is_refused(engine: Engine) -> None:
         engine.generate(PROMPT, GenerationConfig(method="exit"))
 
 
+def test_a_graph_without_its_states_is_refused(bundle: Path) -> None:
+    from edgedec.models.manifest import read_manifest
+
+    entry = read_manifest(bundle).target
+    contract, config = entry.contract, entry.config
+    check_recurrent_layers(Path("g.onnx"), contract, config)
+    others = dataclasses.replace(config, layers=config.layers[::-1])
+    with pytest.raises(BundleError, match=r"g.onnx keeps a state in the layers .* export the"):
+        check_recurrent_layers(Path("g.onnx"), contract, others)
+    for name in {STATE_PLACE, STATE_LEVELS} & set(contract.inputs):
+        less = dataclasses.replace(
+            contract, inputs=tuple(port for port in contract.inputs if port != name)
+        )
+        with pytest.raises(BundleError, match=f"g.onnx lacks the input {name}, which its"):
+            check_recurrent_layers(Path("g.onnx"), less, config)
+
+
 def test_the_next_start_goes_on_from_the_disk(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,3 +208,40 @@ def test_the_next_start_goes_on_from_the_disk(
         found = engine.generate(text + "XYZ", plain)
     assert found.token_ids == expected.token_ids
     assert found.stats.n_reused_tokens == 128
+
+
+class TestPortableStates(StateParity):
+    """As of the target cpu, but for bits: sums of passes of other sizes run in other orders."""
+
+    @pytest.fixture(scope="class", params=[f for f in FAMILIES if "portable" in FAMILIES[f][1]])
+    @classmethod
+    def toy(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Toy:
+        return FAMILIES[request.param][0].draw(tmp_path_factory.mktemp("family"))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def sequence(
+        cls, toy: Toy, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[TokenSequence]:
+        path = tmp_path_factory.mktemp("portable") / "b"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kv_panels, "RING_ROOM", RING_ROOM)
+            export(ExportConfig(str(toy.folder), path, device_target="portable"))
+        with load(path, EngineOptions(threads=2)) as engine:
+            yield engine.new_sequence()
+
+    def same(self, a: Logits, b: Logits) -> None:
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+    def test_greedy_tokens(self, toy: Toy, sequence: TokenSequence) -> None:
+        """Those of transformers, which are no more than rounding apart."""
+        sequence.truncate(0)
+        tokens, pending = list(TOKENS[:7]), list(TOKENS[:7])
+        for _ in range(40):
+            rows = sequence.forward(TokenTree.chain(pending), [len(pending) - 1])
+            sequence.commit(range(len(pending)))
+            pending = [int(rows.logits[0].argmax())]
+            tokens += pending
+        expected = toy.logits(tokens[:-1])[6:]
+        gaps = expected.max(axis=1) - expected[np.arange(40), tokens[7:]]
+        assert gaps.max() < 1e-4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -14,14 +15,15 @@ import pytest
 from onnx import helper
 
 import edgedec
-from edgedec.export.compilers import compiler_names, find_compiler
+from edgedec.export.compilers import check_recurrence, compiler_names, find_compiler
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.models.config import ModelConfig
-from edgedec.models.errors import BundleError, ConfigError
+from edgedec.models.config import LayerConfig, ModelConfig
+from edgedec.models.errors import BundleError, ConfigError, UnsupportedModelError
 from edgedec.models.graph import KVLayout
 from edgedec.models.kv_formats import KV_PANEL
 from edgedec.models.model_entry import ModelEntry
+from edgedec.models.recurrence import Recurrence, RecurrenceKind
 from edgedec.targets import device_target, device_target_names
 
 from ..export.conftest import even_weights
@@ -45,6 +47,27 @@ CASES = [
     if name not in OF_OTHERS
     for kv_format in device_target(name).kv_formats
 ]
+
+
+@pytest.mark.parametrize("kind", ["short_conv", "mamba2", "delta"])
+@pytest.mark.parametrize("name", compiler_names())
+def test_recurrent_layers_are_refused_where_nothing_computes_them(
+    make_source: Any, name: str, kind: RecurrenceKind
+) -> None:
+    if name in NEEDED:
+        pytest.importorskip(NEEDED[name])
+    sizes = {"n_channels": 8, "n_heads": 2, "head_size": 4, "n_groups": 1, "state_size": 4}
+    plain = LayerConfig(8, rope_theta=1e4)
+    config = dataclasses.replace(
+        make_source().config,
+        layers=(plain, dataclasses.replace(plain, is_recurrent=True), plain),
+        recurrence=Recurrence(kind, conv_size=3, **sizes),
+    )
+    if name in ("fused", "portable"):
+        check_recurrence(name, config)
+        return
+    with pytest.raises(UnsupportedModelError, match=f"{kind}.* the compiler {name} does not have"):
+        check_recurrence(name, config)
 
 
 def ports(graph: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,10 +15,15 @@ from edgedec.models.graph import (
     PARENTS,
     RECURRENT_PAST,
     RECURRENT_ROWS,
+    STATE_LEVELS,
+    STATE_ORDER,
     STATE_PLACE,
+    STATE_TRUNK,
     STATES,
     new_rows_port,
+    new_state_port,
     rows_port,
+    state_port,
 )
 
 _N_PARTS = 3
@@ -36,7 +41,8 @@ def fuse_recurrence(model: ModelProto, config: ModelConfig) -> None:
         All layers share recurrent_rows f32 [L, Q, C], written in place.
 
     Before:
-        StateSpace(x, gates, ..., past_rows, conv_taps, conv.weight, ...) -> y, present_rows
+        StateSpace(x, gates, ..., past_rows, conv_taps, past_state, state_trunk, state_levels,
+            state_order, conv.weight, ...) -> y, present_rows, present_state
     After:
         StateSpace(x, Concat(gates, ...), parents, recurrent_past, state_place, recurrent_rows,
             states, conv.weight, ..., layer=i) -> y
@@ -99,7 +105,9 @@ def _fuse_state_space(
 
 def _replace_interface(model: ModelProto, config: ModelConfig) -> None:
     graph, own, layers = model.graph, config.recurrence, config.recurrent_layers
-    replaced = {CONV_TAPS, *map(rows_port, layers), *map(new_rows_port, layers)}
+    of_layers = (rows_port, new_rows_port, state_port, new_state_port)
+    replaced = {CONV_TAPS, STATE_TRUNK, STATE_LEVELS, STATE_ORDER}
+    replaced |= {port(layer) for port in of_layers for layer in layers}
     inputs = [v for v in graph.input if v.name not in replaced]
     outputs = [v for v in graph.output if v.name not in replaced]
     opsets = [opset for opset in model.opset_import if opset.domain != PORTABLE]
