@@ -12,6 +12,13 @@ import typer
 from edgedec.apps.console.event_loop import run_until_signal
 from edgedec.apps.console.terminal import note
 from edgedec.apps.options import common as options
+from edgedec.apps.options.groups import takes_groups
+from edgedec.apps.serve.options import (
+    AccessOptions,
+    LimitOptions,
+    LoadingOptions,
+    server_settings,
+)
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
 
@@ -20,12 +27,11 @@ if TYPE_CHECKING:
     from edgedec.apps.serve.shelf import Shelf
     from edgedec.runtime.engine.engine import Engine
 
-_MB = 10**6
-
 _END_S = 10
 """How long after a signal the process ends at the latest, even if a model never answers."""
 
 
+@takes_groups
 def serve(
     models: Annotated[
         list[str] | None,
@@ -35,63 +41,9 @@ def serve(
         ),
     ] = None,
     *,
-    host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Address to listen on (default: this machine only)."),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on. 0 takes any free port.")
-    ] = 8080,
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY", help="Require this API key. Repeatable."),
-    ] = None,
-    share_prefixes: Annotated[
-        bool,
-        typer.Option(
-            "--share-prefixes",
-            help="Let different API keys share computed prompt beginnings. Faster, but how soon an "
-            "answer comes then tells what others asked.",
-        ),
-    ] = False,
-    no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Allow requests without a key from other machines.")
-    ] = False,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Host name to accept as well. Repeatable."),
-    ] = None,
-    cors: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ORIGIN", help="Web origin that may send requests. Repeatable."),
-    ] = None,
-    memory: Annotated[
-        int | None,
-        typer.Option(metavar="MB", min=1, help="Maximum memory of all loaded models."),
-    ] = None,
-    keep_alive: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", min=0, help="Unload a model that was unused for this long."
-        ),
-    ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per answer.")
-    ] = 8192,
-    max_open: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum requests at once. Others are refused.")
-    ] = 64,
-    threads: options.Threads = None,
-    context: options.Context = None,
-    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB,
-    sessions: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Save conversations in FOLDER when the server ends, so that the next one "
-            "continues them (default: the user's cache folder).",
-        ),
-    ] = None,
+    access: AccessOptions,
+    limits: LimitOptions,
+    loading: LoadingOptions,
     debug: options.Debug = False,
 ) -> None:
     """Serve models over HTTP to other programs.
@@ -112,36 +64,16 @@ def serve(
         import uvicorn  # noqa: F401
 
         from edgedec.apps.serve.offers import find_offers
-        from edgedec.apps.serve.settings import ServerSettings
         from edgedec.apps.serve.shelf import Shelf
     from edgedec.runtime.opening.load import load
-    from edgedec.runtime.opening.options import EngineOptions
-    from edgedec.runtime.sequences.prefix_files import private_folder
 
-    settings = ServerSettings(
-        host=host,
-        port=port,
-        api_keys=tuple(api_key or ()),
-        is_prefix_shared=share_prefixes,
-        is_open=no_auth,
-        hosts=tuple(allow_host or ()),
-        origins=tuple(cors or ()),
-        max_new_tokens=max_new_tokens,
-        max_open=max_open,
-    )
-    if sessions is not None:
-        if not prefix_disk:
-            raise ConfigError("--prefix-disk 0 saves nothing: leave out --sessions, or allow more")
-        private_folder(sessions)
-    loading = EngineOptions(
-        threads=threads, context=context, prefix_disk_mb=prefix_disk, prefix_folder=sessions
-    )
+    settings = server_settings(access, limits)
+    asked = loading.engine_options()
 
     def open_bundle(bundle: Path) -> Engine:
-        return load(bundle, loading)
+        return load(bundle, asked)
 
-    offers = find_offers(models or [])
-    shelf = Shelf(offers, open_bundle, None if memory is None else memory * _MB, keep_alive)
+    shelf = Shelf(find_offers(models or []), open_bundle, limits.max_bytes, limits.keep_alive)
     run_until_signal(_serve(shelf, settings), _END_S)
 
 

@@ -5,12 +5,12 @@
     python -m pytest -q -p mutate --mutate run --of runtime/decoding tests/runtime
 
 The first run notes which tests reach which line (`pip install coverage`; as long as the tests take
-twice). The second changes one place at a time, each in a fork of a session that has collected its
-tests, and runs those that reach it, quickest first, until one fails. Results, a JSON object a line,
-are kept in --keep: the same command goes on where one that was stopped ended, and `--shard 0/2`
-beside `--shard 1/2` uses two cores. With `--sample 100`, both runs draw the same 100 places of all
-that `--of` names. Not everything that survives is a fault of the tests: some changes change
-nothing, others only what is slower.
+twice), and may be cut in several, each of some tests. The second changes one place at a time, each
+in a fork of a session that has collected its tests, and runs those that reach it, quickest first,
+until one fails. Results, a JSON object a line, are kept in --keep: the same command goes on where
+one that was stopped ended, and `--shard 0/2` beside `--shard 1/2` uses two cores. With `--sample
+100`, both runs draw the same 100 places of all that `--of` names. Not everything that survives is a
+fault of the tests: some changes change nothing, others only what is slower.
 """
 
 from __future__ import annotations

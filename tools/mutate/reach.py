@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from places import Job
@@ -50,7 +51,20 @@ class Reach:
             for file in data.measured_files()
         }
         document = {"lines": lines, "seconds": self._seconds}
+        if self._path.exists():
+            document = _joined(json.loads(self._path.read_text(encoding="utf-8")), document)
         self._path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def _joined(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Returns what two sessions noted; of a test that both ran, what the later one did."""
+    lines: dict[str, dict[str, list[str]]] = {}
+    for document, ignored in ((known, new["seconds"]), (new, {})):
+        for file, tests_of in document["lines"].items():
+            for line, tests in tests_of.items():
+                kept = (test for test in tests if test not in ignored)
+                lines.setdefault(file, {}).setdefault(str(line), []).extend(kept)
+    return {"lines": lines, "seconds": {**known["seconds"], **new["seconds"]}}
 
 
 def processor_s() -> float:

@@ -1,0 +1,137 @@
+"""Options of `edgedec serve`: who may connect, how much is served, how bundles are loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgedec.apps.options import common as options
+from edgedec.models.errors import ConfigError
+
+if TYPE_CHECKING:  # imported where they are needed: `edgedec --help` reads this file
+    from edgedec.apps.serve.settings import ServerSettings
+    from edgedec.runtime.opening.options import EngineOptions
+
+_MB = 10**6
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessOptions:
+    """Where the server listens, and who may use it."""
+
+    host: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Address to listen on (default: this machine only)."),
+    ] = ("127.0.0.1",)
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on. 0 takes any free port.")
+    ] = (8080,)
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Require this API key. Repeatable."),
+    ] = (None,)
+    share_prefixes: Annotated[
+        bool,
+        typer.Option(
+            "--share-prefixes",
+            help="Let different API keys share computed prompt beginnings. Faster, but how soon an "
+            "answer comes then tells what others asked.",
+        ),
+    ] = (False,)
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Allow requests without a key from other machines.")
+    ] = (False,)
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Host name to accept as well. Repeatable."),
+    ] = (None,)
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Web origin that may send requests. Repeatable."),
+    ] = (None,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """How much the server does at most."""
+
+    memory: Annotated[
+        int | None,
+        typer.Option(metavar="MB", min=1, help="Maximum memory of all loaded models."),
+    ] = (None,)
+    keep_alive: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Unload a model that was unused for this long."
+        ),
+    ] = (None,)
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per answer.")
+    ] = (8192,)
+    max_open: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Maximum requests at once. Others are refused.")
+    ] = (64,)
+
+    @property
+    def max_bytes(self) -> int | None:
+        """Memory of all loaded models; None for no limit."""
+        return None if self.memory is None else self.memory * _MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions:
+    """How bundles are loaded, and what is kept of conversations."""
+
+    threads: options.Threads = (None,)
+    context: options.Context = (None,)
+    prefix_disk: options.PrefixDisk = (options.PREFIX_DISK_MB,)
+    sessions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Save conversations in FOLDER when the server ends, so that the next one "
+            "continues them (default: the user's cache folder).",
+        ),
+    ] = (None,)
+
+    def engine_options(self) -> EngineOptions:
+        """Returns how each bundle is loaded; makes the folder of ``sessions``.
+
+        Raises:
+            ConfigError: The folder cannot be private, or there is no disk space for it.
+        """
+        from edgedec.runtime.opening.options import EngineOptions
+        from edgedec.runtime.sequences.prefix_files import private_folder
+
+        if self.sessions is not None:
+            if not self.prefix_disk:
+                raise ConfigError(
+                    "--prefix-disk 0 saves nothing: leave out --sessions, or allow more"
+                )
+            private_folder(self.sessions)
+        return EngineOptions(
+            threads=self.threads,
+            context=self.context,
+            prefix_disk_mb=self.prefix_disk,
+            prefix_folder=self.sessions,
+        )
+
+
+def server_settings(access: AccessOptions, limits: LimitOptions) -> ServerSettings:
+    """Returns the settings of the server; a ConfigError if they contradict each other."""
+    from edgedec.apps.serve.settings import ServerSettings
+
+    return ServerSettings(
+        host=access.host,
+        port=access.port,
+        api_keys=tuple(access.api_key or ()),
+        is_prefix_shared=access.share_prefixes,
+        is_open=access.no_auth,
+        hosts=tuple(access.allow_host or ()),
+        origins=tuple(access.cors or ()),
+        max_new_tokens=limits.max_new_tokens,
+        max_open=limits.max_open,
+    )
