@@ -100,16 +100,8 @@ class TtftJob:
 
 def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing) -> None:
     """Measures first tokens and prints what was found."""
-    if asked.text is None:
-        raise ConfigError("--ttft needs a text to cut prompts from: --text FILE")
-    if printing.plot is not None:
-        raise ConfigError("--plot does not work with --ttft: leave one out")
     manifest = read_manifest(bundle)
-    found = manifest.auxiliary
-    maps = own_maps(found) or model_maps(found, AUXILIARY_KV_MAPS)
-    if maps is None:
-        raise ConfigError("--ttft compares with KV maps, which this bundle lacks: fit them with "
-                          "`edgedec train kv`")  # fmt: skip
+    text, maps = _checked(asked, printing, manifest)
     lengths, n_new = parse_counts(asked.ttft, "", "--ttft"), asked.answer_tokens or 64
     context = max(lengths) + n_new
     loading = EngineOptions(
@@ -120,7 +112,7 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
         device=plan.device,
     )
     with load(bundle, loading) as engine, ProgressBars(count_amount) as bars:
-        tokens = _tokens(engine, asked.text, max(lengths))
+        tokens = _tokens(engine, text, max(lengths))
         jobs = [
             TtftJob(engine, mode, n, tokens, n_new)
             for n in lengths
@@ -144,12 +136,32 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
         "rows": rows,
     }
     write_out(written(document, printing.output.value, lambda d: d["rows"], _markdown))
-    text = asked.text.read_text(encoding="utf-8")
-    workload: dict[str, Scalar] = {"texts_sha256": texts_sha256([text]), "answer_tokens": n_new}
+    read = text.read_text(encoding="utf-8")
+    workload: dict[str, Scalar] = {"texts_sha256": texts_sha256([read]), "answer_tokens": n_new}
     times = _times(jobs, measurement)
     printing.recorder.save(
         bundle, manifest, measured_ttft(times, measurement, plan.n_threads, workload)
     )
+
+
+def _checked(
+    asked: TtftOptions, printing: Printing, manifest: BundleManifest
+) -> tuple[Path, KVMapsEntry | ModelKVMapsEntry]:
+    """Returns the text that prompts are from, and the KV maps that are measured.
+
+    Raises:
+        ConfigError: One of them is missing, or an option does not go with them.
+    """
+    if asked.text is None:
+        raise ConfigError("--ttft needs a text to cut prompts from: --text FILE")
+    if printing.plot is not None:
+        raise ConfigError("--plot does not work with --ttft: leave one out")
+    found = manifest.auxiliary
+    maps = own_maps(found) or model_maps(found, AUXILIARY_KV_MAPS)
+    if maps is None:
+        raise ConfigError("--ttft compares with KV maps, which this bundle lacks: fit them with "
+                          "`edgedec train kv`")  # fmt: skip
+    return asked.text, maps
 
 
 def _times(jobs: Sequence[TtftJob], measurement: Measurement) -> dict[int, dict[str, list[float]]]:

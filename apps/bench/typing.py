@@ -66,12 +66,9 @@ def bench_typing(
     draw = find_plotter("bench.typing_plot", printing.plot)
     manifest = read_manifest(bundle)
     passages = read_passages(asked.typing or [], asked.typed_keys or N_KEYS)
-    default = AutocompleteConfig()
-    chosen = asked.min_probability
-    least = default.min_probability if chosen is None else chosen
-    methods = (asked.typing_methods or default.method).split(",")
-    configs = [AutocompleteConfig(method=m, min_probability=least) for m in dict.fromkeys(methods)]
-    context = min(manifest.target.context, default.n_before + default.n_after + 512)
+    configs = _configs(asked)
+    least = configs[0].min_probability
+    context = min(manifest.target.context, configs[0].n_before + configs[0].n_after + 512)
     loading = EngineOptions(
         threads=plan.n_threads, context=context, provider=plan.provider, device=plan.device
     )
@@ -110,6 +107,15 @@ def bench_typing(
     if draw is not None and printing.plot is not None:
         draw(document, printing.plot)
         note(f"drew {printing.plot}")
+
+
+def _configs(asked: TypingOptions) -> list[AutocompleteConfig]:
+    """Returns the settings that are compared, one for each method."""
+    default = AutocompleteConfig()
+    chosen = asked.min_probability
+    least = default.min_probability if chosen is None else chosen
+    methods = (asked.typing_methods or default.method).split(",")
+    return [AutocompleteConfig(method=m, min_probability=least) for m in dict.fromkeys(methods)]
 
 
 def _against(

@@ -53,7 +53,7 @@ def desktop(
         check = DisplayCheck()
         from edgedec.apps.desktop.program import run_editor
         from edgedec.apps.desktop.settings import EditorSettings, SettingsFile
-        from edgedec.apps.typing.memory import share_of
+        from edgedec.apps.typing.typing_memory import share_of
     check.end()
     bundle, files = _split_arguments(paths or [])
     settings, kept_in, remark = EditorSettings(), SettingsFile(), ""

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from edgedec.apps.model_names import find_bundle
 from edgedec.apps.typing.bundle_stamp import stamp_of
-from edgedec.apps.typing.memory import TypingMemory
+from edgedec.apps.typing.typing_memory import TypingMemory
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, LearnedOffers, Offer
 from edgedec.models.errors import EdgedecError, SessionError
 from edgedec.runtime.engine.engine import Engine

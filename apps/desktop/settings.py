@@ -9,8 +9,8 @@ from typing import Any
 
 import platformdirs
 
-from edgedec.apps.typing.memory import TypingMemory
 from edgedec.apps.typing.options import TYPING_NAMES, typing_config
+from edgedec.apps.typing.typing_memory import TypingMemory
 from edgedec.autocomplete import AutocompleteConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields

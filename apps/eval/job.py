@@ -20,7 +20,8 @@ from edgedec.apps.eval.human_eval import HumanEval
 from edgedec.apps.eval.infill import Infill
 from edgedec.apps.eval.json_schema import JsonSchema, SchemaAnswers
 from edgedec.apps.eval.likelihoods import Likelihoods
-from edgedec.apps.eval.perplexity import cut
+from edgedec.apps.eval.perplexity import Predictions, cut
+from edgedec.apps.eval.problem_answers import Answers
 from edgedec.apps.eval.pruned import PrunedModel, check_prunable
 from edgedec.apps.eval.refusal import Refusal
 from edgedec.apps.eval.requests import PRUNED, make_requests, request_facts
@@ -28,7 +29,7 @@ from edgedec.apps.eval.samples import Models, Setting
 from edgedec.apps.eval.short_answer import ShortAnswer
 from edgedec.apps.eval.tasks import Task, file_sha256, read_problems, read_text
 from edgedec.apps.eval.tries import BEST_OF, ITERATE, NEED_TESTS, Tries, parse_tries
-from edgedec.apps.eval.walk import Answers, Engines, Predictions, Work
+from edgedec.apps.eval.work import Engines, Work
 from edgedec.apps.options import common as options
 from edgedec.labs.methods.uscd import Contrast
 from edgedec.models.errors import ConfigError
@@ -457,7 +458,7 @@ def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
     plain = Setting(PLAIN, GenerationConfig())
     tokens = engines.of(plain).tokenizer.encode(text)
     windows = list(cut(len(tokens), window, stride, len(opening)))[: job.what.limit]
-    return Predictions(tokens, windows, opening, engines), f"windows of {window}, {stride} apart"
+    return Predictions(engines, tokens, windows, opening), f"windows of {window}, {stride} apart"
 
 
 def _make_schemas(job: Job, stack: ExitStack) -> tuple[Work, str]:
@@ -491,7 +492,7 @@ def _make_likelihoods(job: Job, stack: ExitStack) -> tuple[Work, str]:
                 f"{problem.place}: prompt and choice need {n_needed} positions, there are "
                 f"{job.context}: give fewer --shots, or export with a larger --context"
             )
-    return Likelihoods(problems, encoded, engines), f"{len(examples)} solved examples"
+    return Likelihoods(engines, problems, encoded), f"{len(examples)} solved examples"
 
 
 def make_settings(job: Job, how: str) -> list[Setting]:

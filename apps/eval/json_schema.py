@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from edgedec.apps.eval.problem_answers import Answers
 from edgedec.apps.eval.samples import Sample, Setting
 from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
-from edgedec.apps.eval.walk import Answers
 from edgedec.models.errors import ConfigError, PromptTooLongError, RefusedGrammarError
 from edgedec.models.installation import install_command
 from edgedec.runtime.config import GenerationConfig, SamplingConfig

@@ -10,39 +10,22 @@ import numpy as np
 
 from edgedec.apps.eval.choices import ChoiceProblem, EncodedProblem
 from edgedec.apps.eval.samples import Sample, Setting
-from edgedec.apps.eval.walk import Engines
-from edgedec.models.errors import ConfigError
+from edgedec.apps.eval.work import OneAtATime
 
 
 @dataclass
-class Likelihoods:
+class Likelihoods(OneAtATime):
     """Has the choices of problems judged. encoded: problem by problem."""
+
+    WHY = "choices share passes already"
 
     problems: Sequence[ChoiceProblem]
     encoded: Sequence[EncodedProblem]
-    engines: Engines
 
     @property
     def names(self) -> Sequence[str]:
         """Names of the problems."""
         return [problem.name for problem in self.problems]
-
-    def warm_up(self, setting: Setting) -> None:
-        """Opens the setting's engine."""
-        self.engines.of(setting)
-
-    def n_at_once(self, settings: Sequence[Setting], asked: int | None) -> int:
-        """Returns 1: the choices of a problem share a pass already.
-
-        Raises:
-            ConfigError: Several were asked for.
-        """
-        if asked not in (None, 1):
-            raise ConfigError("choices share passes already: leave out --parallel")
-        return 1
-
-    def stop(self) -> None:
-        """Nothing is taken in other threads."""
 
     def take(self, setting: Setting, index: int) -> Sample:
         """Returns which choice is the likeliest, and whether it is the right one."""

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgedec.apps.eval.samples import Sample, Setting
+from edgedec.apps.eval.work import OneAtATime
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -79,3 +81,34 @@ def score(
         nats += float(np.sum(rows.stats.log_sum_exp.astype(np.float64) - chosen))
         sequence.commit(range(len(chunk)))
     return nats, time.perf_counter() - started_s
+
+
+@dataclass
+class Predictions(OneAtATime):
+    """Has a text predicted, window by window."""
+
+    WHY = "perplexity reads one window after the other"  # more rows make a pass no cheaper
+
+    tokens: Sequence[int]
+    windows: Sequence[Window]
+    opening: tuple[int, ...]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Positions scored in each window, such as `256-512`."""
+        return [f"{window.scored}-{window.end}" for window in self.windows]
+
+    def take(self, setting: Setting, index: int) -> Sample:
+        """Returns the mean surprise at the tokens of a window. Units: nats."""
+        window = self.windows[index]
+        sequence = self.engines.of(setting).new_sequence()
+        nats, seconds = score(sequence, self.tokens, window, self.opening)
+        sequence.close()
+        return Sample(
+            fingerprint=setting.fingerprint,
+            name=self.names[index],
+            metrics={"nats": nats / window.n_scored},
+            weight=window.n_scored,
+            seconds=seconds,
+            n_prompt_tokens=window.end - window.start,
+        )

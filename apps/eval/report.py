@@ -245,6 +245,18 @@ def _how_taken(samples: Sequence[Row]) -> str:
 
 def _facts(document: dict[str, Any]) -> str:
     """Returns what the numbers rest on, one fact per line."""
+    lines = [*_facts_of_run(document), *_facts_of_comparisons(document)]
+    if held_by := document.get("programs_held_by"):
+        lines.append(f"programs held by: {', '.join(held_by)}")
+    rows = document["settings"]
+    lines += [f"{row['label']}: {fact}" for find in _FACTS for row in rows if (fact := find(row))]
+    if not document["is_complete"]:
+        lines.append("the run ended early; comparisons use the samples that both settings have")
+    return "".join(f"- {line}\n" for line in lines)
+
+
+def _facts_of_run(document: dict[str, Any]) -> list[str]:
+    """Returns on what the task ran, and how its intervals and times are meant."""
     first = document["settings"][0]["facts"]
     lines = [
         f"{document['task']} on {first['data']} ({first['data_sha256'][:12]}); {first['how']}; "
@@ -254,8 +266,12 @@ def _facts(document: dict[str, Any]) -> str:
         "seconds: from prompt to last token, judging not counted; t/s: decoding, prefill excluded; "
         + _how_taken(document["samples"]),
     ]
-    if "noise" in document:
-        lines.append(noise_text(document["noise"]))
+    return [*lines, noise_text(document["noise"])] if "noise" in document else lines
+
+
+def _facts_of_comparisons(document: dict[str, Any]) -> list[str]:
+    """Returns what the columns of the tables that compare settings mean."""
+    lines = []
     if document["comparisons"]:
         lines.append(
             "kept: share of the first setting's score; flips: share of problems that one of the "
@@ -270,40 +286,50 @@ def _facts(document: dict[str, Any]) -> str:
             "draft model, which never waits for the target model",
             *render_notes(swept),
         ]
-    if held_by := document.get("programs_held_by"):
-        lines.append(f"programs held by: {', '.join(held_by)}")
-    lines += [
-        f"{row['label']}: tokens from {_shares(row['tokens_by_origin'])}"
-        for row in document["settings"]
-        if set(row["tokens_by_origin"]) - {TARGET}
-    ]
-    lines += [
-        f"{row['label']}: {found['n_false']} of {found['n_passing']} answers that pass the tests "
-        "that chose them fail a test that was held back"
-        for row in document["settings"]
-        if (found := row["false_positives"]) is not None
-    ]
-    lines += [
-        f"{row['label']}: {found['confidence']:.1%} sure of its choices on average, right in "
+    return lines
+
+
+def _origins_fact(row: Row) -> str | None:
+    found = row["tokens_by_origin"]
+    return f"tokens from {_shares(found)}" if set(found) - {TARGET} else None
+
+
+def _false_positives_fact(row: Row) -> str | None:
+    if (found := row["false_positives"]) is None:
+        return None
+    return (
+        f"{found['n_false']} of {found['n_passing']} answers that pass the tests that chose them "
+        "fail a test that was held back"
+    )
+
+
+def _calibration_fact(row: Row) -> str | None:
+    if (found := row["calibration"]) is None:
+        return None
+    return (
+        f"{found['confidence']:.1%} sure of its choices on average, right in "
         f"{found['right']:.1%}; expected calibration error {found['error']:.3f} "
         f"({found['n_bins']} bins)"
-        for row in document["settings"]
-        if (found := row["calibration"]) is not None
-    ]
-    lines += [
-        f"{row['label']}: {found['n_valid']} of {found['n_finished']} whole answers are valid; "
-        f"grammars take {found['grammar_ms']:.3f} ms for a token on average, "
-        f"{found['most_grammar_ms']:.3f} ms at most, and {found['compile_ms']:.1f} ms to compile "
-        "(median)"
-        for row in document["settings"]
-        if (found := row["followed"]) is not None
-    ]
-    lines += [
-        f"{row['label']}: {row['n_cut_off']} of {row['n_samples']} answers were cut off at the "
-        "limit of new tokens"
-        for row in document["settings"]
-        if row["n_cut_off"]
-    ]
-    if not document["is_complete"]:
-        lines.append("the run ended early; comparisons use the samples that both settings have")
-    return "".join(f"- {line}\n" for line in lines)
+    )
+
+
+def _followed_fact(row: Row) -> str | None:
+    if (found := row["followed"]) is None:
+        return None
+    return (
+        f"{found['n_valid']} of {found['n_finished']} whole answers are valid; grammars take "
+        f"{found['grammar_ms']:.3f} ms for a token on average, {found['most_grammar_ms']:.3f} ms "
+        f"at most, and {found['compile_ms']:.1f} ms to compile (median)"
+    )
+
+
+def _cut_off_fact(row: Row) -> str | None:
+    if not row["n_cut_off"]:
+        return None
+    return (
+        f"{row['n_cut_off']} of {row['n_samples']} answers were cut off at the limit of new tokens"
+    )
+
+
+_FACTS = (_origins_fact, _false_positives_fact, _calibration_fact, _followed_fact, _cut_off_fact)
+"""Facts of one setting; None where there is nothing to say."""

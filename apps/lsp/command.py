@@ -60,7 +60,7 @@ class SuggestingOptions:
 
     def given(self, bundle: str) -> dict[str, Any]:
         """Returns the settings by their names in `ServerSettings`."""
-        from edgedec.apps.typing.memory import share_of
+        from edgedec.apps.typing.typing_memory import share_of
 
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         max_cpu = settings.pop("max_cpu")

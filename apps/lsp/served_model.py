@@ -13,7 +13,7 @@ from edgedec.apps.lsp.settings import ServerSettings
 from edgedec.apps.lsp.window import EditorProgress, EditorWindow
 from edgedec.apps.model_names import find_bundle
 from edgedec.apps.typing.bundle_stamp import Stamp, stamp_of
-from edgedec.apps.typing.memory import TypingMemory
+from edgedec.apps.typing.typing_memory import TypingMemory
 from edgedec.autocomplete import Autocompleter, LearnedOffers
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.engine.engine import Engine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from edgedec.apps.typing.memory import TypingMemory
 from edgedec.apps.typing.options import TYPING_NAMES, typing_config
+from edgedec.apps.typing.typing_memory import TypingMemory
 from edgedec.autocomplete import AutocompleteConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields

@@ -25,14 +25,14 @@ class AccessOptions:
     host: Annotated[
         str,
         typer.Option(metavar="ADDRESS", help="Address to listen on (default: this machine only)."),
-    ] = ("127.0.0.1",)
+    ] = "127.0.0.1"
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on. 0 takes any free port.")
-    ] = (8080,)
+    ] = 8080
     api_key: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY", help="Require this API key. Repeatable."),
-    ] = (None,)
+    ] = None
     share_prefixes: Annotated[
         bool,
         typer.Option(
@@ -40,18 +40,18 @@ class AccessOptions:
             help="Let different API keys share computed prompt beginnings. Faster, but how soon an "
             "answer comes then tells what others asked.",
         ),
-    ] = (False,)
+    ] = False
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Allow requests without a key from other machines.")
-    ] = (False,)
+    ] = False
     allow_host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Host name to accept as well. Repeatable."),
-    ] = (None,)
+    ] = None
     cors: Annotated[
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="Web origin that may send requests. Repeatable."),
-    ] = (None,)
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +61,19 @@ class LimitOptions:
     memory: Annotated[
         int | None,
         typer.Option(metavar="MB", min=1, help="Maximum memory of all loaded models."),
-    ] = (None,)
+    ] = None
     keep_alive: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS", min=0, help="Unload a model that was unused for this long."
         ),
-    ] = (None,)
+    ] = None
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per answer.")
-    ] = (8192,)
+    ] = 8192
     max_open: Annotated[
         int, typer.Option(metavar="N", min=1, help="Maximum requests at once. Others are refused.")
-    ] = (64,)
+    ] = 64
 
     @property
     def max_bytes(self) -> int | None:
@@ -85,9 +85,9 @@ class LimitOptions:
 class LoadingOptions:
     """How bundles are loaded, and what is kept of conversations."""
 
-    threads: options.Threads = (None,)
-    context: options.Context = (None,)
-    prefix_disk: options.PrefixDisk = (options.PREFIX_DISK_MB,)
+    threads: options.Threads = None
+    context: options.Context = None
+    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB
     sessions: Annotated[
         Path | None,
         typer.Option(
@@ -95,7 +95,7 @@ class LoadingOptions:
             help="Save conversations in FOLDER when the server ends, so that the next one "
             "continues them (default: the user's cache folder).",
         ),
-    ] = (None,)
+    ] = None
 
     def engine_options(self) -> EngineOptions:
         """Returns how each bundle is loaded; makes the folder of ``sessions``.

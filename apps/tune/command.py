@@ -42,7 +42,7 @@ from edgedec.runtime.decoding.switching.pair import Pair, checked
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.prompt_files import FilePrompt, read_prompts
 from edgedec.runtime.methods.methods import identity_of
-from edgedec.runtime.sequences.memory import TARGET
+from edgedec.runtime.sequences.session_memory import TARGET
 from edgedec.system.processors import physical_cores
 
 _RECORDING_SHARE = 0.4

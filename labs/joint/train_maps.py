@@ -252,20 +252,11 @@ def put_maps(
     Raises:
         BundleError: The destination cannot be written; whatever was there is untouched.
     """
-    old, kv_format = maps_of(manifest), manifest.target.contract.kv.format
+    old = maps_of(manifest)
     with tempfile.TemporaryDirectory(dir=destination.absolute().parent) as scratch:
         made = Path(scratch)
-        (made / _STEM).parent.mkdir()
-        names = write_kv_maps(
-            (made / _STEM).parent,
-            Path(_STEM).name,
-            manifest.target.config,
-            manifest.target.context,
-            kv_format,
-            trained.maps,
-            trained.scales,
-        )
-        own = [f"{PurePosixPath(_STEM).parent}/{name}" for name in names]
+        own = _write_maps(manifest, trained, made)
+        graph, weights = own[:2]
         gone = list(old.files)
         auxiliary = dict(manifest.auxiliary)
         if trained.reader:
@@ -278,8 +269,8 @@ def put_maps(
         changed = dataclasses.replace(manifest, files=files)
         entry = dataclasses.replace(
             old,
-            graph=own[0],
-            weights=own[1],
+            graph=graph,
+            weights=weights,
             corpus=corpus,
             n_tokens=old.n_tokens + trained.n_tokens,
             held_out=round(trained.after.missed, 4),
@@ -297,6 +288,22 @@ def put_maps(
 
         put_variant(bundle, new, gone, own, write, destination, is_overwrite_allowed)
     return entry
+
+
+def _write_maps(manifest: BundleManifest, trained: TrainedMaps, folder: Path) -> list[str]:
+    """Writes the maps into ``folder``; returns the paths of their graph and weights there."""
+    beside = PurePosixPath(_STEM).parent
+    (folder / beside).mkdir()
+    names = write_kv_maps(
+        folder / beside,
+        PurePosixPath(_STEM).name,
+        manifest.target.config,
+        manifest.target.context,
+        manifest.target.contract.kv.format,
+        trained.maps,
+        trained.scales,
+    )
+    return [f"{beside}/{name}" for name in names]
 
 
 def _write_reader(

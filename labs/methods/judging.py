@@ -8,7 +8,7 @@ Source: judge decoding (Bachmann et al., 2025), whose head is trained on answers
 
 from __future__ import annotations
 
-from edgedec.runtime.decoding.switching.judge import Forgives, surprise
+from edgedec.runtime.decoding.switching.rollback import Forgives, surprise
 from edgedec.runtime.drafting.probe import Probe
 from edgedec.runtime.sequences.rows import Rows
 

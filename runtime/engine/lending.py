@@ -10,11 +10,11 @@ from typing import TypeVar
 from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.engine.request import lent
 from edgedec.runtime.engine.scheduler import Scheduler
-from edgedec.runtime.sequences.memory import TARGET
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.sequences.prefill import check_fits
 from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.session_memory import TARGET
 from edgedec.runtime.text.prompt import Prompt
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.methods.method_parts import PLAIN, MethodParts
-from edgedec.runtime.sequences.memory import SessionMemory
 from edgedec.runtime.sequences.model import KVPredictor, Model
+from edgedec.runtime.sequences.session_memory import SessionMemory
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Codec
 

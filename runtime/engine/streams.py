@@ -23,11 +23,11 @@ from edgedec.runtime.engine.stream import OnDone, Stream
 from edgedec.runtime.methods.methods import Methods
 from edgedec.runtime.sampling.breakers import Breakers
 from edgedec.runtime.sampling.masks import Masks
-from edgedec.runtime.sequences.memory import TARGET
 from edgedec.runtime.sequences.passes import Passes, T
 from edgedec.runtime.sequences.prefill import Progress, check_fits
 from edgedec.runtime.sequences.prompts_read import PromptsRead
 from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.session_memory import TARGET
 from edgedec.runtime.text.prompt import Prompt, is_conversation
 from edgedec.runtime.text.text_stream import maker_of_texts
 

@@ -19,8 +19,8 @@ from edgedec.runtime.decoding.switching.pair import Pair
 from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.sequences.affinity import Affinity
-from edgedec.runtime.sequences.memory import DRAFT, KnownModel, SessionMemory
 from edgedec.runtime.sequences.pool import SequencePool
+from edgedec.runtime.sequences.session_memory import DRAFT, KnownModel, SessionMemory
 from edgedec.runtime.text.token_map import TokenMap, spellings
 
 

@@ -21,7 +21,7 @@ from edgedec.runtime.methods.method_parts import PLAIN, MethodParts
 
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
     from edgedec.runtime.decoding.prefilling import Auxiliary
-    from edgedec.runtime.decoding.switching.judge import Forgives
+    from edgedec.runtime.decoding.switching.rollback import Forgives
     from edgedec.runtime.methods.drafting_methods import DraftingMethods
 
 

@@ -39,9 +39,9 @@ from edgedec.runtime.opening.loading import load_together
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.opening.split_cores import at_home, split_cores
 from edgedec.runtime.sequences.affinity import Affinity
-from edgedec.runtime.sequences.memory import DRAFT, TARGET, KnownModel, SessionMemory
 from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.prefill import Progress
+from edgedec.runtime.sequences.session_memory import DRAFT, TARGET, KnownModel, SessionMemory
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.system.processors import physical_cores
 

@@ -8,6 +8,7 @@ the first ``seen[m]`` rows, and of those from ``base`` on the ones whose bits ar
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,17 +77,7 @@ def rotate_append(shape: AttentionShape, n_angles: int, is_joined: bool) -> Kern
     widths = [n * size for n in (shape.n_heads, shape.n_kv_heads, shape.n_kv_heads)]
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("rotate_append")
-        if is_joined:
-            qkv = T.arg("qkv", T.buffer((shape.rows, sum(widths)), "float32"))
-            inputs, starts = [qkv] * 3, (0, widths[0], widths[0] + widths[1])
-        else:
-            inputs, starts = (
-                [
-                    T.arg(name, T.buffer((shape.rows, width), "float32"))
-                    for name, width in zip("qkv", widths, strict=True)
-                ],
-                (0, 0, 0),
-            )
+        inputs, starts = _queries_keys_values(shape.rows, widths, is_joined)
         if n_angles:
             cos, sin = (
                 T.arg(name, T.buffer((n_angles, half), "float32")) for name in ("cos", "sin")
@@ -126,6 +117,20 @@ def rotate_append(shape: AttentionShape, n_angles: int, is_joined: bool) -> Kern
     return Kernel(name, builder.get(), lambda sch: one_thread_each(sch, "rotate_append"))
 
 
+def _queries_keys_values(
+    rows: int, widths: Sequence[int], is_joined: bool
+) -> tuple[list[Any], tuple[int, int, int]]:
+    """Adds the arguments q, k and v; returns the buffer of each, and its first column there."""
+    if is_joined:
+        qkv = T.arg("qkv", T.buffer((rows, sum(widths)), "float32"))
+        return [qkv] * 3, (0, widths[0], widths[0] + widths[1])
+    buffers = [
+        T.arg(name, T.buffer((rows, width), "float32"))
+        for name, width in zip("qkv", widths, strict=True)
+    ]
+    return buffers, (0, 0, 0)
+
+
 def partials(shape: AttentionShape) -> Kernel:
     """Returns what each part of the KV cache has to say: numerators, denominators, largest scores.
 
@@ -137,7 +142,6 @@ def partials(shape: AttentionShape) -> Kernel:
     n_splits].
     """
     m_h_s, size = (shape.rows, shape.n_heads, shape.n_splits), shape.head_size
-    group, at_once = shape.n_heads // shape.n_kv_heads, math.gcd(size, _AT_ONCE)
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("partials")
         q = T.arg("q", T.buffer((shape.rows, shape.n_heads * size), "float32"))
@@ -148,59 +152,77 @@ def partials(shape: AttentionShape) -> Kernel:
         sums = T.arg("sums", T.buffer((*m_h_s, size), "float32"))
         totals, tops = (T.arg(name, T.buffer(m_h_s, "float32")) for name in ("totals", "tops"))
         scores = T.sblock_alloc_buffer((*m_h_s, SPLIT), "float32")
-        with T.grid(*m_h_s, SPLIT) as loops, T.sblock("scores"):
-            m, h, s, j = T.axis.remap("SSSS", list(loops))
-            row = s * SPLIT + j
-            T.reads(
-                q[m, h * size : h * size + size], keys[h // group, 0:size, row], seen[m],
-                mask[m, 0:MASK_WORDS], scalars[0:SCALARS],
-            )  # fmt: skip
-            T.writes(scores[m, h, s, j])
-            dot = T.sblock_alloc_buffer((1,), "float32", scope="local")
-            T.buffer_store(dot, T.float32(0), [0])
-            n_steps = T.bind(T.Select(s * SPLIT < scalars[0], size // at_once, 0))
-            with T.serial(0, n_steps) as i, T.unroll(0, at_once) as u:
-                channel = i * at_once + u
-                query = q[m, h * size + channel] * T.float32(shape.scale)
-                key = T.Cast("float32", keys[h // group, channel, row])
-                T.buffer_store(dot, dot[0] + query * key, [0])
-            bit = T.max(row - scalars[1], 0)
-            word = mask[m, T.min(bit // _WORD, MASK_WORDS - 1)]
-            in_tree = T.bitwise_and(T.shift_right(word, bit % _WORD), 1) == 1
-            is_inside = T.And(row >= scalars[1], row < scalars[0])
-            is_seen = T.Or(row < seen[m], T.And(is_inside, in_tree))
-            score = T.Select(is_seen, capped(dot[0], shape.softcap), T.float32(_LOWEST))
-            T.buffer_store(scores, score, [m, h, s, j])
-        with T.grid(*m_h_s, size) as loops, T.sblock("partials"):
-            m, h, s, d = T.axis.remap("SSSS", list(loops))
-            first = s * SPLIT
-            T.reads(
-                scores[m, h, s, 0:SPLIT], values[h // group, first : first + SPLIT, d],
-                scalars[0:SCALARS],
-            )  # fmt: skip
-            T.writes(sums[m, h, s, d], totals[m, h, s], tops[m, h, s])
-            top, total, part = (T.sblock_alloc_buffer((1,), "float32", scope="local")
-                                for _ in range(3))  # fmt: skip
-            T.buffer_store(top, T.float32(_LOWEST), [0])
-            T.buffer_store(total, T.float32(0), [0])
-            T.buffer_store(part, T.float32(0), [0])
-            n_steps = T.bind(T.Select(first < scalars[0], SPLIT // _AT_ONCE, 0))
-            with T.serial(0, n_steps) as i, T.unroll(0, _AT_ONCE) as u:
-                T.buffer_store(top, T.max(top[0], scores[m, h, s, i * _AT_ONCE + u]), [0])
-            with T.serial(0, n_steps) as i, T.unroll(0, _AT_ONCE) as u:
-                score = T.bind(scores[m, h, s, i * _AT_ONCE + u])
-                # Rows that nobody wrote yet may hold NaN: those that are not seen count nothing.
-                value = T.bind(T.Cast("float32", values[h // group, first + i * _AT_ONCE + u, d]))
-                share = T.bind(T.Select(score > _LOWEST, T.exp(score - top[0]), T.float32(0)))
-                T.buffer_store(total, total[0] + share, [0])
-                term = T.Select(score > _LOWEST, share * value, T.float32(0))
-                T.buffer_store(part, part[0] + term, [0])
-            T.buffer_store(sums, part[0], [m, h, s, d])
-            with T.If(d == 0), T.Then():
-                T.buffer_store(totals, total[0], [m, h, s])
-                T.buffer_store(tops, top[0], [m, h, s])
+        _score(shape, q, keys, seen, mask, scalars, scores)
+        _sum_up(shape, scores, values, scalars, sums, totals, tops)
     name = f"partials_{shape.key}{'_' + digits(shape.softcap) if shape.softcap else ''}"
     return Kernel(name, builder.get(), lambda schedule: _partials_on_gpu(schedule, size))
+
+
+def _score(
+    shape: AttentionShape, q: Any, keys: Any, seen: Any, mask: Any, scalars: Any, scores: Any
+) -> None:
+    """Writes the score of each row of the KV cache, `_LOWEST` where it is not seen."""
+    m_h_s, size = (shape.rows, shape.n_heads, shape.n_splits), shape.head_size
+    group, at_once = shape.n_heads // shape.n_kv_heads, math.gcd(size, _AT_ONCE)
+    with T.grid(*m_h_s, SPLIT) as loops, T.sblock("scores"):
+        m, h, s, j = T.axis.remap("SSSS", list(loops))
+        row = s * SPLIT + j
+        T.reads(
+            q[m, h * size : h * size + size], keys[h // group, 0:size, row], seen[m],
+            mask[m, 0:MASK_WORDS], scalars[0:SCALARS],
+        )  # fmt: skip
+        T.writes(scores[m, h, s, j])
+        dot = T.sblock_alloc_buffer((1,), "float32", scope="local")
+        T.buffer_store(dot, T.float32(0), [0])
+        n_steps = T.bind(T.Select(s * SPLIT < scalars[0], size // at_once, 0))
+        with T.serial(0, n_steps) as i, T.unroll(0, at_once) as u:
+            channel = i * at_once + u
+            query = q[m, h * size + channel] * T.float32(shape.scale)
+            key = T.Cast("float32", keys[h // group, channel, row])
+            T.buffer_store(dot, dot[0] + query * key, [0])
+        bit = T.max(row - scalars[1], 0)
+        word = mask[m, T.min(bit // _WORD, MASK_WORDS - 1)]
+        in_tree = T.bitwise_and(T.shift_right(word, bit % _WORD), 1) == 1
+        is_inside = T.And(row >= scalars[1], row < scalars[0])
+        is_seen = T.Or(row < seen[m], T.And(is_inside, in_tree))
+        score = T.Select(is_seen, capped(dot[0], shape.softcap), T.float32(_LOWEST))
+        T.buffer_store(scores, score, [m, h, s, j])
+
+
+def _sum_up(
+    shape: AttentionShape, scores: Any, values: Any, scalars: Any, sums: Any, totals: Any, tops: Any
+) -> None:
+    """Writes what the scores of each part of the KV cache make of its values."""
+    m_h_s, size = (shape.rows, shape.n_heads, shape.n_splits), shape.head_size
+    group = shape.n_heads // shape.n_kv_heads
+    with T.grid(*m_h_s, size) as loops, T.sblock("partials"):
+        m, h, s, d = T.axis.remap("SSSS", list(loops))
+        first = s * SPLIT
+        T.reads(
+            scores[m, h, s, 0:SPLIT], values[h // group, first : first + SPLIT, d],
+            scalars[0:SCALARS],
+        )  # fmt: skip
+        T.writes(sums[m, h, s, d], totals[m, h, s], tops[m, h, s])
+        top, total, part = (T.sblock_alloc_buffer((1,), "float32", scope="local")
+                            for _ in range(3))  # fmt: skip
+        T.buffer_store(top, T.float32(_LOWEST), [0])
+        T.buffer_store(total, T.float32(0), [0])
+        T.buffer_store(part, T.float32(0), [0])
+        n_steps = T.bind(T.Select(first < scalars[0], SPLIT // _AT_ONCE, 0))
+        with T.serial(0, n_steps) as i, T.unroll(0, _AT_ONCE) as u:
+            T.buffer_store(top, T.max(top[0], scores[m, h, s, i * _AT_ONCE + u]), [0])
+        with T.serial(0, n_steps) as i, T.unroll(0, _AT_ONCE) as u:
+            score = T.bind(scores[m, h, s, i * _AT_ONCE + u])
+            # Rows that nobody wrote yet may hold NaN: those that are not seen count nothing.
+            value = T.bind(T.Cast("float32", values[h // group, first + i * _AT_ONCE + u, d]))
+            share = T.bind(T.Select(score > _LOWEST, T.exp(score - top[0]), T.float32(0)))
+            T.buffer_store(total, total[0] + share, [0])
+            term = T.Select(score > _LOWEST, share * value, T.float32(0))
+            T.buffer_store(part, part[0] + term, [0])
+        T.buffer_store(sums, part[0], [m, h, s, d])
+        with T.If(d == 0), T.Then():
+            T.buffer_store(totals, total[0], [m, h, s])
+            T.buffer_store(tops, top[0], [m, h, s])
 
 
 def _partials_on_gpu(schedule: Schedule, head_size: int) -> None:

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from edgedec.apps.typing.memory import N_SESSIONS, SESSION_BYTES, TypingMemory, share_of
+from edgedec.apps.typing.typing_memory import N_SESSIONS, SESSION_BYTES, TypingMemory, share_of
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.engine.engine import Engine

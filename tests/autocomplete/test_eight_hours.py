@@ -13,7 +13,7 @@ from edgedec.apps.bench.keystrokes import MEAN_S
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, LearnedOffers
 from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
 from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.sequences.memory import SessionMemory
+from edgedec.runtime.sequences.session_memory import SessionMemory
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 from ..runtime.conftest import Row, one_hot

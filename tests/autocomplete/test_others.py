@@ -12,7 +12,7 @@ from edgedec.autocomplete.layout import PromptLayout
 from edgedec.autocomplete.others import OtherDocuments
 from edgedec.autocomplete.pieces import PieceEncoder
 from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.sequences.memory import SessionMemory
+from edgedec.runtime.sequences.session_memory import SessionMemory
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.tokenizer import Tokenizer
 

@@ -20,11 +20,11 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
-from edgedec.runtime.sequences.memory import TARGET, KnownModel, SessionMemory
 from edgedec.runtime.sequences.passes import Pass, run_passes
 from edgedec.runtime.sequences.prefill import feed, rewind
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.session_file import Expected, SavedModel, read_states, write_states
+from edgedec.runtime.sequences.session_memory import TARGET, KnownModel, SessionMemory
 from edgedec.runtime.sequences.state import LATEST
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.cpu.run_fused import FusedKVCache, FusedModel

@@ -10,8 +10,8 @@ import pytest
 
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.sequences.memory import SessionMemory
 from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.session_memory import SessionMemory
 from edgedec.runtime.sequences.state import SessionState
 
 VOCAB, N_LONG, MOST_ROWS = 300, 200, 32

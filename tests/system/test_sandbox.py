@@ -17,9 +17,11 @@ import pytest
 
 from edgedec.apps.eval.contained import check_programs_run
 from edgedec.apps.eval.human_eval import HumanEval
+from edgedec.apps.eval.problem_answers import Answers
 from edgedec.apps.eval.samples import SampleFile, Setting
 from edgedec.apps.eval.tasks import Problem
-from edgedec.apps.eval.walk import Answers, Engines, walk
+from edgedec.apps.eval.walk import walk
+from edgedec.apps.eval.work import Engines
 from edgedec.models.errors import EdgedecError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.drafting.stats import DecodeStats

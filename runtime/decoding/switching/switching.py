@@ -24,10 +24,10 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.switching import PREDICT, REPAIR, TRUST, SwitchConfig
 from edgedec.runtime.decoding.prefilling import Auxiliary
 from edgedec.runtime.decoding.strategy import DecodeState, Decoding, DecodingStrategy, StepResult
-from edgedec.runtime.decoding.switching.judge import Forgives, judge, not_unlikely
 from edgedec.runtime.decoding.switching.lookup_chains import LookupChains
 from edgedec.runtime.decoding.switching.paired_model import CatchUp, PairedModel
 from edgedec.runtime.decoding.switching.policy import Model, Signal, SwitchPolicy, make_policy
+from edgedec.runtime.decoding.switching.rollback import Forgives, judge, not_unlikely
 from edgedec.runtime.decoding.switching.switch_log import Doubt, SwitchLog
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import DraftTree

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from edgedec.models.manifest import fingerprint_of, read_manifest
-from edgedec.runtime.sequences.memory import (
+from edgedec.runtime.sequences.pool import SequencePool
+from edgedec.runtime.sequences.session_memory import (
     DRAFT,
     TARGET,
     KnownModel,
     SessionMemory,
 )
-from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.sequences.state import KVRows
 
 from ..conftest import ToyCache, ToyModel, toy_state

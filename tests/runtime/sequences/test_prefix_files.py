@@ -24,8 +24,8 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.methods.method_parts import MethodParts
-from edgedec.runtime.sequences.memory import TARGET, KnownModel, SessionMemory
 from edgedec.runtime.sequences.prefix_files import PrefixFiles
+from edgedec.runtime.sequences.session_memory import TARGET, KnownModel, SessionMemory
 from edgedec.runtime.text.chat_template import ChatTemplate
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer

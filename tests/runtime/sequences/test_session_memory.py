@@ -32,13 +32,13 @@ from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafte
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.methods.method_parts import MethodParts
-from edgedec.runtime.sequences.memory import (
+from edgedec.runtime.sequences.model import Model
+from edgedec.runtime.sequences.session_memory import (
     DRAFT,
     TARGET,
     KnownModel,
     SessionMemory,
 )
-from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.state import SessionState
 from edgedec.runtime.text.chat_template import ChatTemplate
 from edgedec.runtime.text.common_prefix import common_prefix

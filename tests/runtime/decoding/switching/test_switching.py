@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.config.switching import SwitchConfig
-from edgedec.runtime.decoding.switching.judge import surprise
 from edgedec.runtime.decoding.switching.paired_model import PairedModel
 from edgedec.runtime.decoding.switching.policy import Model, Signal, make_policy
+from edgedec.runtime.decoding.switching.rollback import surprise
 from edgedec.runtime.decoding.switching.switching import Switching
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.sequences.passes import run_passes

@@ -1,0 +1,205 @@
+"""Has a model answer problems, and judges the answers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import fmean
+from threading import Event
+
+from edgedec.apps.eval.assertions import one_by_one, public_half
+from edgedec.apps.eval.human_eval import HumanEval
+from edgedec.apps.eval.samples import Models, Sample, Setting
+from edgedec.apps.eval.tasks import Problem, Task
+from edgedec.apps.eval.tries import NEED_TESTS, Tested, Tries
+from edgedec.apps.eval.work import Engines
+from edgedec.apps.measuring.at_once import announced_n_at_once
+from edgedec.labs.methods.uscd import Contrast, contrasted
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.generation import BATCH
+from edgedec.runtime.decoding.strategy import TARGET
+from edgedec.runtime.engine.best_of import BestOf, Iterate
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.planned import Planned
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.engine.stream import Piece
+
+_WARMUP_TOKENS = 4
+
+
+@dataclass
+class Answers:
+    """Has problems answered. prompts: token ids, problem by problem."""
+
+    task: Task
+    problems: Sequence[Problem]
+    prompts: Sequence[list[int]]
+    engines: Engines
+    _shared: tuple[object, BestOf, float] | None = None
+    _is_over: Event = field(default_factory=Event)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the problems."""
+        return [problem.name for problem in self.problems]
+
+    def warm_up(self, setting: Setting) -> None:
+        """Answers the first problem in a few tokens."""
+        engine = self.engines.of(setting)
+        engine.forget_prompts()
+        engine.generate(self.prompts[0], replace(setting.request, max_new_tokens=_WARMUP_TOKENS))
+
+    def n_at_once(self, settings: Sequence[Setting], asked: int | None) -> int:
+        """Returns how many problems are answered at a time.
+
+        If nobody says, it is one for what compares settings, so that times are those of an answer
+        alone.
+
+        Raises:
+            ConfigError: A pass holds fewer, or settings take several tries, which share passes.
+        """
+        if any(setting.tries or Contrast.of(setting.label) for setting in settings):
+            if asked not in (None, 1):
+                raise ConfigError("several tries share passes already: leave out --parallel")
+            return 1
+        if asked is None and len(settings) > 1:
+            return 1
+        return min(announced_n_at_once(asked, self.engines.of(setting)) for setting in settings)
+
+    def stop(self) -> None:
+        """Has all answers end after their next piece."""
+        self._is_over.set()
+
+    def take(self, setting: Setting, index: int) -> Sample:
+        """Returns how a problem was answered and judged, the KV cache empty before."""
+        problem, engine = self.problems[index], self.engines.of(setting)
+        request = self.task.request(engine, problem, setting.request)
+        # Answers at the same time use nothing of each other's prompts either.
+        request = replace(request, prefix_group=problem.name, priority=BATCH)
+        engine.forget_prompts()
+        if (contrast := Contrast.of(setting.label)) is not None:
+            return self._contrasted(setting, contrast, index, request)
+        metrics: dict[str, float] = {}
+        if setting.tries is None:
+            started_s = time.perf_counter()
+            result = self._answered(engine, self.prompts[index], request)
+            seconds = time.perf_counter() - started_s
+            made: Sequence[GenerationResult] = [result]
+            n_computed = result.n_new_tokens
+        else:
+            found, seconds = self._best_of(setting, setting.tries, index, request)
+            result, made, n_computed = found.result, found.tries, found.n_computed
+            if setting.tries.choose in NEED_TESTS:
+                metrics["shown"] = found.choice.scores[found.choice.index]
+        judgement = self.task.judge(problem, result.text)
+        return Sample(
+            fingerprint=setting.fingerprint,
+            name=problem.name,
+            metrics={**judgement.metrics, **metrics},
+            answer=judgement.answer,
+            reason=judgement.reason,
+            finish_reason=result.finish_reason,
+            seconds=seconds,
+            decode_s=_decode_s(made, seconds),
+            n_prompt_tokens=result.n_prompt_tokens,
+            n_new_tokens=n_computed,
+            lossless=result.lossless and setting.models not in (Models.DRAFT, Models.PRUNED),
+            tokens_by_origin=dict(Counter(origin for one in made for origin in one.origins)),
+            stats=result.stats.to_dict(),
+            switch=dict(result.switch),
+        )
+
+    def _contrasted(
+        self, setting: Setting, contrast: Contrast, index: int, request: GenerationConfig
+    ) -> Sample:
+        """Returns how a problem was answered against the same one without its examples."""
+        problem, engine, task = self.problems[index], self.engines.of(setting), self.task
+        if not isinstance(task, HumanEval):
+            raise ConfigError(f"{contrast} needs a task with examples: human_eval")
+        prompts = self.prompts[index], task.encode_lame(engine, problem)
+        started_s = time.perf_counter()
+        found = contrasted(engine, prompts, contrast, request.max_new_tokens, request.stop)
+        seconds = time.perf_counter() - started_s
+        judgement = task.judge(problem, found.text)
+        n_tokens = len(found.token_ids)
+        return Sample(
+            fingerprint=setting.fingerprint,
+            name=problem.name,
+            metrics=judgement.metrics,
+            answer=judgement.answer,
+            reason=judgement.reason,
+            finish_reason="stop" if found.is_whole else "length",
+            seconds=seconds,
+            decode_s=seconds,
+            n_prompt_tokens=len(prompts[0]),
+            n_new_tokens=n_tokens,
+            lossless=False,
+            tokens_by_origin={
+                TARGET: n_tokens - found.n_contrasted, "contrast": found.n_contrasted
+            },
+        )  # fmt: skip
+
+    def _answered(
+        self, engine: Engine, prompt: list[int], request: GenerationConfig
+    ) -> GenerationResult:
+        stream = engine.stream(prompt, request)
+
+        def take(piece: Piece) -> None:
+            if self._is_over.is_set():
+                stream.stop()
+
+        return stream.write(take)
+
+    def _best_of(
+        self, setting: Setting, tries: Tries, index: int, request: GenerationConfig
+    ) -> tuple[BestOf, float]:
+        """Returns the chosen try, and the seconds that all took.
+
+        Choosers of the same tries at a problem share them, and count their time each.
+        """
+        engine = self.engines.of(setting)
+        chooser = tries.chooser(self._tested(engine, self.problems[index]))
+        started_s = time.perf_counter()
+        if isinstance(chooser, Iterate | Planned):
+            found = engine.best_of(self.prompts[index], tries.n, chooser, request)
+            return found, time.perf_counter() - started_s
+        key = (index, tries.n, request)
+        if self._shared is None or self._shared[0] != key:
+            made = engine.best_of(self.prompts[index], tries.n, "likelihood", request)
+            self._shared = key, made, time.perf_counter() - started_s
+        _, made, seconds = self._shared
+        started_s = time.perf_counter()
+        found = replace(made, choice=chooser.choose(made.tries))
+        return found, seconds + time.perf_counter() - started_s
+
+    def _tested(self, engine: Engine, problem: Problem) -> Tested | None:
+        """Returns half of a problem's tests; None without tests."""
+        task = self.task
+        if not isinstance(task, HumanEval):
+            return None
+        half = replace(problem, fields={**problem.fields, "test": public_half(problem["test"])})
+        alone = [
+            replace(problem, fields={**problem.fields, "test": test})
+            for test in one_by_one(half["test"])
+        ]
+        return Tested(
+            partial(_verdict, task, half),
+            partial(task.encode_again, engine, problem),
+            lambda text: fmean(_verdict(task, one, text)[0] for one in alone),
+        )
+
+
+def _verdict(task: HumanEval, problem: Problem, text: str) -> tuple[float, str]:
+    judgement = task.judge(problem, text)
+    return judgement.metrics["passed"], judgement.reason or ""
+
+
+def _decode_s(made: Sequence[GenerationResult], seconds: float) -> float:
+    """Returns the time after the first token: of one output its own, of several the rest."""
+    if len(made) == 1:
+        return made[0].tpot_ms / 1000 * (made[0].n_new_tokens - 1)
+    return seconds - min(one.ttft_ms for one in made) / 1000
