@@ -238,8 +238,8 @@ def _pi_firmware(root: Path) -> str:
 
 def _is_throttled(root: Path) -> bool | None:
     """Returns whether firmware or a cooling device slows the processor down right now."""
-    told = pi_throttled(_pi_firmware(root))
-    states = [] if told is None else [told]
+    of_pi = pi_throttled(_pi_firmware(root))
+    states = [] if of_pi is None else [of_pi]
     for place in (root / "sys/class/thermal").glob("cooling_device*"):
         kind = _linux.text(place / "type").lower()
         state = _number(place / "cur_state")

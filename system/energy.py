@@ -176,7 +176,7 @@ class InaMeter:
                 return
 
     def stop(self) -> float | None:
-        """Returns the mean power times the time since `start`; None if the sensor told none."""
+        """Returns the mean power times the time since `start`; None if the sensor has none."""
         elapsed_s = time.perf_counter() - self._started_s
         self.close()
         return elapsed_s * sum(self._watts) / len(self._watts) if self._watts else None

@@ -16,21 +16,25 @@ _TAKES_PIPES = 'exec 3<&"$1" 4>&"$2"; shift 2; exec "$@"'
 
 
 class Browser:
-    """Chromium, told what to do through its debugging pipes."""
+    """Chromium, driven through its debugging pipes."""
 
     def __init__(self, folder: Path) -> None:
         asked, self._to = os.pipe()
-        self._from, told = os.pipe()
+        self._from, answers = os.pipe()
         command = [
-            "bash", "-c", _TAKES_PIPES, "bash", str(asked), str(told), str(CHROMIUM), "--headless",
-            "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={folder}",
+            "bash", "-c", _TAKES_PIPES, "bash", str(asked), str(answers), str(CHROMIUM),
+            "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe",
+            f"--user-data-dir={folder}",
             "--window-size=1000,720", "--hide-scrollbars",
         ]  # fmt: skip
         self.process = subprocess.Popen(
-            command, pass_fds=(asked, told), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            pass_fds=(asked, answers),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(asked)
-        os.close(told)
+        os.close(answers)
         self._numbers = itertools.count(1)
         self._held = b""
         self._session = ""

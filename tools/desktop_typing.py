@@ -46,10 +46,12 @@ class Pulse:
         self._timer.timeout.connect(self._beat)
         self._timer.start()
 
-    def told(self) -> str:
+    def report(self) -> str:
         """Returns what was seen in words, and what went into gaps that were too long."""
         n_long = sum(gap_ms > _TOO_LONG_MS for gap_ms in self.gaps_ms)
-        found = f"between beats of {_BEAT_MS} ms: {told(self.gaps_ms)}; {n_long} of more than 16 ms"
+        found = (
+            f"between beats of {_BEAT_MS} ms: {summary(self.gaps_ms)}; {n_long} of more than 16 ms"
+        )
         return "\n".join([found, *self.causes])
 
     def end(self) -> None:
@@ -116,7 +118,7 @@ def run_for(ms: int) -> None:
     loop.exec()
 
 
-def told(values: list[float]) -> str:
+def summary(values: list[float]) -> str:
     """Returns percentiles in words."""
     found = sorted(values)
     p50, p99, p999 = (found[int(len(found) * share)] for share in (0.5, 0.99, 0.999))
@@ -155,7 +157,7 @@ def main() -> None:
         window.follow(replace(window.settings, bundle=str(given.bundle.absolute())))
         while window.suggester.completer is None:
             run_for(20)
-        print(f"while a model is loaded, {pulse.told()}")
+        print(f"while a model is loaded, {pulse.report()}")
         pulse.end()
         window.open([file])
         edit = window.current
@@ -168,8 +170,8 @@ def main() -> None:
             edit.insertPlainText(key) if key == "\n" else QTest.keyClick(edit, key)
             keys_ms.append(1000 * (time.perf_counter() - started_s))
             run_for(given.interval_ms)
-        print(f"a key: {told(keys_ms)}")
-        print(f"while it is typed, {pulse.told()}")
+        print(f"a key: {summary(keys_ms)}")
+        print(f"while it is typed, {pulse.report()}")
         pulse.end()
         edit.document().setModified(False)
         window.close()

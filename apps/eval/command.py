@@ -31,7 +31,7 @@ from edgedec.apps.measuring.disturbance import RunWatch
 from edgedec.apps.model_names import named_bundle
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
-from edgedec.apps.options.switching import APPROXIMATE, READS_ROUGHLY
+from edgedec.apps.options.switching import APPROXIMATE, READS_PREDICTED
 from edgedec.apps.results.recording import Recorder, SaveOptions
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
@@ -155,7 +155,7 @@ def run_job(job: Job, results: ResultOptions, others: Samples) -> Outcome:
         ):
             note(APPROXIMATE)
         if any(one.prefill == PREDICTED for one in job.requests.values()):
-            note(READS_ROUGHLY)
+            note(READS_PREDICTED)
         watch = RunWatch(own[0].facts["threads"])
         ended_by = walk(work, own, file, bars.report, job.what.parallel)
         noise = watch.noise()

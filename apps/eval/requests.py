@@ -49,8 +49,8 @@ def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, G
             layers = LayersConfig.parse(text)
             requests[str(layers)] = dataclasses.replace(wanted, layers=layers)
         else:
-            is_rough = wanted.prefill == PREDICTED
-            label = f"{text} (predicted)" if is_rough else text
+            is_predicted = wanted.prefill == PREDICTED
+            label = f"{text} (predicted)" if is_predicted else text
             requests[label] = dataclasses.replace(wanted, method=text)
     return requests
 

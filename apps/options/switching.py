@@ -33,7 +33,7 @@ LEAVES_OUT = (
     "this is approximate: some of the model's layers write, so the text may differ from what the "
     "whole model would write"
 )
-READS_ROUGHLY = (
+READS_PREDICTED = (
     "this is approximate: later layers see predictions of the prompt's keys and values, so the "
     "text may differ from what the model alone would write"
 )
@@ -180,6 +180,6 @@ def tell_if_approximate(request: GenerationConfig) -> None:
     if request.layers is not None:
         note(LEAVES_OUT)
     if request.prefill == PREDICTED:
-        note(READS_ROUGHLY)
+        note(READS_PREDICTED)
     if not find_verifier(request.verifier).is_lossless:
         note(PLAUSIBLE)

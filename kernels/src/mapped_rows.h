@@ -1,4 +1,4 @@
-// What the system is told of mapped files.
+// Hints to the system about mapped files.
 #pragma once
 
 #include <cstdint>

@@ -66,7 +66,7 @@ class LayerSkippingDecoding(Decoding):
                 with_logits=state.needs_logits,
                 layer_gates=gates,
             )
-            state.sequence.commit((0,), is_rough=True)
+            state.sequence.commit((0,), is_approximate=True)
             if gates is None:
                 self._policy.learn(rows)
             self._count(gates or (True,) * 2 * state.sequence.model.n_layers)

@@ -153,15 +153,16 @@ def fit_probe(
                 f"least {_LEAST_ROWS} of both kinds: name more texts, or a draft model that the "
                 "target model does not always agree with"
             )
-    known, told = inputs[~is_held_out], is_right[~is_held_out]
+    known, right = inputs[~is_held_out], is_right[~is_held_out]
     n_read = inputs.shape[1] - N_STATS - N_EXTRA[kind]
     own = np.full(inputs.shape[1] - n_read, _OWN_PENALTY)
     fits = [
-        fit_logistic(known, told, np.append(np.full(n_read, penalty), own)) for penalty in PENALTIES
+        fit_logistic(known, right, np.append(np.full(n_read, penalty), own))
+        for penalty in PENALTIES
     ]
     missed = [fit.surprise(inputs[is_held_out], is_right[is_held_out]) for fit in fits]
     best = int(np.argmin(missed))
-    alone = fit_logistic(known[:, n_read:], told, own)
+    alone = fit_logistic(known[:, n_read:], right, own)
     plain = alone.surprise(inputs[is_held_out][:, n_read:], is_right[is_held_out])
     return Fitted(fits[best], len(inputs), float(is_right.mean()), missed[best], plain)
 

@@ -92,7 +92,7 @@ class ModelAdvisor:
         self.saved_ms = 0.0
         self._backoff = Backoff(_FIRST_REST, _LONGEST_REST)
         self._regret_ms = 0.0  # lost so far by doing without the draft model
-        self._rough_regret_ms = 0.0  # lost so far by what it has not read, but was predicted
+        self._predicted_regret_ms = 0.0  # lost so far by what it has not read, but was predicted
         self._levels = rates.levels
         self._free_gain = rates.free_gain
         self._gain = _FIRST_GAIN  # of rounds with it, over what doing without it promised
@@ -233,9 +233,9 @@ class ModelAdvisor:
         saved_ms = 1 / rate - _READ_MARGIN / exact.rate if exact.levels else 0.0  # per token
         n_tokens = 1 + self._rates.predicted_levels.expected_tokens(exact.levels)
         # What chance takes in one round it gives back in others.
-        self._rough_regret_ms = max(self._rough_regret_ms + n_tokens * saved_ms, 0.0)
+        self._predicted_regret_ms = max(self._predicted_regret_ms + n_tokens * saved_ms, 0.0)
         n_left = min(room.depth, _HORIZON)
-        return self._rough_regret_ms > cost_ms and n_left * saved_ms > cost_ms / 2
+        return self._predicted_regret_ms > cost_ms and n_left * saved_ms > cost_ms / 2
 
     def _reads_at_once(self, n_missing: int, target: CostTable) -> bool:
         """Whether what it has missed of the text costs too little to be weighed."""

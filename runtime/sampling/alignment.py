@@ -29,7 +29,7 @@ class _Beginning:
     """What is known of the texts that begin in one way.
 
     bound: how likely a grammatical text follows, at most. n_allowed: the probability of the tokens
-    that the grammar allows next, None while no row of logits told. log_total: of that row. after:
+    that the grammar allows next, None before a row of logits came. log_total: of that row. after:
     the tokens that were taken, with their probabilities.
     """
 

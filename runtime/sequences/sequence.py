@@ -22,12 +22,12 @@ from edgedec.runtime.text.common_prefix import common_prefix
 class _Place:
     """Where the rows of a pass are: tokens before them, and the layers computed by now.
 
-    is_rough: it looked at predicted rows.
+    sees_predicted: its rows depend on predicted ones.
     """
 
     n_past: int
     layers: range
-    is_rough: bool = False
+    sees_predicted: bool = False
 
 
 class TokenSequence:
@@ -166,7 +166,7 @@ class TokenSequence:
         """Takes the pass of the latest `begin` as pending: the model has computed it."""
         is_gated = wanted.layer_gates is not None and not all(wanted.layer_gates)
         self._is_pending_gated = is_gated or (wanted.n_known > 0 and self._is_pending_gated)
-        if self._pending_place.is_rough:
+        if self._pending_place.sees_predicted:
             self._n_predicted = max(self._n_predicted, wanted.n_skipped + len(wanted.tree))
         self._pending = wanted.tree
 
@@ -183,12 +183,12 @@ class TokenSequence:
         self.state.commit(place.n_past, tree, rows)
         self._pending = tree
 
-    def commit(self, path: Sequence[int], *, is_rough: bool = False) -> None:
+    def commit(self, path: Sequence[int], *, is_approximate: bool = False) -> None:
         """Keeps the rows of the last pass named by ``path`` (root first), drops the others.
 
-        is_rough: the pass may have left sub-layers out; what follows is approximate.
+        is_approximate: the pass may have left sub-layers out; what follows is approximate.
         """
-        tree, place = self._check_path(path, is_rough), self._pending_place
+        tree, place = self._check_path(path, is_approximate), self._pending_place
         self.state.commit(place.n_past, tree, path)
         self._pending = None
         tokens = [tree.tokens[i] for i in path]
@@ -199,7 +199,7 @@ class TokenSequence:
             return
         rest, self._partial = self._partial[len(tokens) :], []
         self._n_predicted = max(0, self._n_predicted - len(tokens))
-        self._n_exact = self.n_exact if is_rough else self._n_exact
+        self._n_exact = self.n_exact if is_approximate else self._n_exact
         self._tokens.extend(tokens)
         self._partial = rest
 
@@ -401,7 +401,7 @@ class TokenSequence:
                 f"a pass skips {wanted.n_skipped} partial tokens, of which {self._n_predicted} "
                 "have predicted rows: predict those of the others first"
             )
-        return _Place(n_past, range(layers.stop), is_rough=wanted.n_skipped > 0)
+        return _Place(n_past, range(layers.stop), sees_predicted=wanted.n_skipped > 0)
 
     def _check_known(self, tree: TokenTree, n_known: int, place: _Place) -> None:
         """Raises a SessionError unless the pending pass computed the first tokens of ``tree``."""
@@ -420,16 +420,16 @@ class TokenSequence:
         if not 0 < n_known < len(tree):
             raise SessionError(f"n_known is {n_known}, expected 0 to {len(tree) - 1}")
 
-    def _check_path(self, path: Sequence[int], is_rough: bool) -> TokenTree:
+    def _check_path(self, path: Sequence[int], is_approximate: bool) -> TokenTree:
         """Returns the pending tree when ``path`` is a way down through it from the prefix."""
         tree = self._pending
         if tree is None:
             raise SessionError("commit needs a pass that was not committed yet; run one first")
-        if self._is_pending_gated and not is_rough:
+        if self._is_pending_gated and not is_approximate:
             raise SessionError(
                 "the last pass left sub-layers out, so it cannot be committed: run the whole first"
             )
-        if self._pending_place.is_rough:
+        if self._pending_place.sees_predicted:
             raise SessionError(
                 "the last pass looked at predicted rows: complete the tokens before it first"
             )

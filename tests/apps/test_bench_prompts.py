@@ -126,7 +126,7 @@ def test_sampling_is_the_same_for_all_methods(
     assert 0 < whole["acceptance_rate"] < 1
 
 
-def test_sampling_is_told(bench: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampling_is_reported(bench: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[float, int]] = []
     real = edgedec.Engine.generate
 
@@ -221,7 +221,7 @@ def test_a_peer_that_dies_does_not_take_the_run_along(bench: Cli, peer: Any) -> 
 
 
 class Spy:
-    """Stands in for `Method.run`: notes who ran, and fails when told to."""
+    """Stands in for `Method.run`: notes who ran, and fails on request."""
 
     def __init__(self, fail_at: int | None = None, error: BaseException | None = None) -> None:
         self.events: list[str] = []

@@ -75,7 +75,7 @@ def test_a_folder_gets_a_file_with_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         (b"", "not a result file, or was cut off"),
         (b'{"format": "edgedec-result", "version": 1', "cut off"),
@@ -87,10 +87,10 @@ def test_a_folder_gets_a_file_with_a_name(tmp_path: Path) -> None:
         (b'{"format": "edgedec-result", "version": 1}', "damaged or was edited"),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, content: bytes, told: str) -> None:
+def test_other_files_are_refused(tmp_path: Path, content: bytes, reported: str) -> None:
     path = tmp_path / "bad.json"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reported):
         read_result(path)
 
 
@@ -198,7 +198,7 @@ def test_noise_is_no_ratio_unless_asked_for(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reported"),
     [
         ({"kind": "ttft"}, r"measured passes, .*two\.json ttft: compare results of one kind"),
         ({"workload": {"seed": 1}}, r"seed is None in .* and 1 in .*: measure both with the same"),
@@ -207,8 +207,10 @@ def test_noise_is_no_ratio_unless_asked_for(make: Make) -> None:
           "label": "other"}, "no test in common"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_compared_is_refused(make: Make, fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_cannot_be_compared_is_refused(
+    make: Make, fields: dict[str, Any], reported: str
+) -> None:
+    with pytest.raises(ConfigError, match=reported):
         make_comparison([make(), make("two.json", **fields)], 0, False)
 
 
@@ -370,8 +372,8 @@ def test_a_bench_is_kept_and_compared(cli: Cli, smollm2_bundle: Path, tmp_path: 
     assert done.exit_code == 0, done.err
     found = cli("compare", tmp_path / "p.json", "--allow-noise", "-o", "json").json
     assert [column["name"] for column in found["columns"]] == ["plain", "lookup"]
-    told = cli("compare", path, tmp_path / "p.json").error
-    assert "compare results of one kind" in told
+    reported = cli("compare", path, tmp_path / "p.json").error
+    assert "compare results of one kind" in reported
 
 
 @pytest.mark.e2e

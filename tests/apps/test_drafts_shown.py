@@ -104,7 +104,7 @@ def test_models_that_take_turns_are_always_coloured(
     assert f"target {found.origins.count('target')}" in err
 
 
-def test_nothing_is_told_of_turns_that_were_never_taken(
+def test_nothing_is_reported_of_turns_that_were_never_taken(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     strategy = Switching(role_of(draft_toy()), SwitchConfig.parse("ead:threshold=2.0"))

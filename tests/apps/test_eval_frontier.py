@@ -146,9 +146,9 @@ def test_a_setting_is_found_or_what_comes_closest() -> None:
 
 
 def row(label: str, kept: float, time: float, **more: Any) -> dict[str, Any]:
-    told = {"value": kept, "low": kept - 0.05, "high": kept + 0.05}
+    reported = {"value": kept, "low": kept - 0.05, "high": kept + 0.05}
     taken = {"value": time, "low": time - 0.1, "high": time + 0.1}
-    base = {"label": label, "kept": told, "time_of_auto": taken}
+    base = {"label": label, "kept": reported, "time_of_auto": taken}
     return {**base, "lossless": False, "is_reference": False, **more}
 
 

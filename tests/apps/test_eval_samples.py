@@ -165,7 +165,7 @@ def test_unlike_samples_are_not_compared(facts: dict[str, str]) -> None:
         make_document([setting("a"), setting("b", **facts)], Samples(), None, {})
 
 
-def test_settings_of_one_name_are_told_apart() -> None:
+def test_settings_of_one_name_are_kept_apart() -> None:
     settings = [
         setting("plain", bundle="small"),
         setting("plain", bundle="large"),

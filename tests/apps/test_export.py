@@ -42,7 +42,7 @@ def test_report(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_int8_kv_cache(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
-    """The error is told by the export, in its JSON and by `edgedec inspect`."""
+    """The export reports the error, in its JSON and by `edgedec inspect`."""
     bundle = tmp_path / "b.edgedec"
     options = ("export", smollm2_gguf, "-o", bundle, "--context", 600, "--kv-cache")
     done = cli(*options, "int8", "--json")

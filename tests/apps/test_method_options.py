@@ -17,8 +17,8 @@ pytestmark = pytest.mark.e2e
 @pytest.mark.parametrize("verifier", ["shared-gumbel", "rejection", "typical"])
 def test_what_is_approximate_says_so(cli: Cli, smollm2_bundle: Path, verifier: str) -> None:
     options = ("-n", 4, "--method", "lookup", "--temperature", 0.8, "--verifier", verifier)
-    told = cli("run", smollm2_bundle, PROMPT, *options)
-    assert ("this is approximate" in told.err) == (verifier == "typical")
+    reported = cli("run", smollm2_bundle, PROMPT, *options)
+    assert ("this is approximate" in reported.err) == (verifier == "typical")
     done = cli("run", smollm2_bundle, PROMPT, *options, "--json").json
     assert done["lossless"] == (verifier != "typical")
 

@@ -146,9 +146,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def check(outcome: Any, code: int, told: str) -> None:
+def check(outcome: Any, code: int, reported: str) -> None:
     assert outcome.exit_code == code
-    assert told in outcome.err
+    assert reported in outcome.err
     assert "Traceback" not in outcome.err
     assert outcome.out == ""
 
@@ -157,16 +157,16 @@ def check(outcome: Any, code: int, told: str) -> None:
 def test_mistakes_in_a_command_line(cli: Cli, place: Path, mistake: str) -> None:
     (place / BUNDLE).mkdir()
     (place / BUNDLE / "manifest.json").write_text("{}")
-    arguments, told = TYPED[mistake]
-    check(cli(*arguments), 2, told)
+    arguments, reported = TYPED[mistake]
+    check(cli(*arguments), 2, reported)
 
 
 @pytest.mark.parametrize("mistake", GIVEN)
 def test_mistakes_in_what_is_named(cli: Cli, place: Path, mistake: str) -> None:
     (place / BUNDLE).mkdir()
-    arguments, told = GIVEN[mistake]
+    arguments, reported = GIVEN[mistake]
     outcome = cli(*arguments)
-    check(outcome, 1, told)
+    check(outcome, 1, reported)
     assert outcome.error.count("\n") == 0
 
 
@@ -181,5 +181,5 @@ def test_mistakes_in_what_is_asked(
     cli: Cli, place: Path, smollm2_bundle: Path, mistake: str
 ) -> None:
     (place / BUNDLE).symlink_to(smollm2_bundle)
-    arguments, told = ASKED[mistake]
-    check(cli(*arguments), 1, told)
+    arguments, reported = ASKED[mistake]
+    check(cli(*arguments), 1, reported)

@@ -1,4 +1,4 @@
-"""What is told of long work, on a terminal and in files."""
+"""Progress of long work, on a terminal and in files."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_a_file_has_a_line_a_minute(
             seconds[0] += 1.0
             bars.report("train", step, 200, f"loss {step}")
     lines = capsys.readouterr().err.splitlines()
-    told = [re.sub(r"\d+", "N", line) for line in lines]
-    assert told == [*first, *["train: N of N, loss N"] * 3]
+    reported = [re.sub(r"\d+", "N", line) for line in lines]
+    assert reported == [*first, *["train: N of N, loss N"] * 3]
 
 
-def test_phases_without_an_end_are_told_by_name(
+def test_phases_without_an_end_are_reported_by_name(
     seconds: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ProgressBars(count_amount) as bars:

@@ -13,8 +13,8 @@ RECOMMENDED = GenerationConfig(sampling=SamplingConfig(temperature=0.7, top_k=20
 
 def test_a_recommendation_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     tell_if_recommended(RECOMMENDED, RECOMMENDED)
-    told = " ".join(capsys.readouterr().err.split())
-    assert "publisher recommends: temperature 0.7, top_k 20 (--temperature 0: greedy)" in told
+    reported = " ".join(capsys.readouterr().err.split())
+    assert "publisher recommends: temperature 0.7, top_k 20 (--temperature 0: greedy)" in reported
 
 
 def test_what_was_asked_for_is_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from edgedec.apps.console.output import visible
 from edgedec.apps.console.terminal import bytes_text
 
-from ..passes_told import TELLING_PASSES, wait_for_passes
+from ..passes_reported import TELLING_PASSES, wait_for_passes
 
 Cli = Callable[..., Any]
 PROMPT = "Why is the sky blue?"

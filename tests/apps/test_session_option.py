@@ -27,10 +27,10 @@ def test_a_session_goes_on(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> No
     assert again.json["token_ids"] == first.json["token_ids"]
     n_prompt = first.json["n_prompt_tokens"]
     assert again.json["stats"]["n_reused_tokens"] == n_prompt - 1
-    told = cli("run", *options)
-    assert told.exit_code == 0
-    assert f"holds {n_prompt + 7} tokens" in told.err
-    assert f"({n_prompt - 1} reused)" in told.err
+    reported = cli("run", *options)
+    assert reported.exit_code == 0
+    assert f"holds {n_prompt + 7} tokens" in reported.err
+    assert f"({n_prompt - 1} reused)" in reported.err
 
 
 def test_a_damaged_session_is_refused_and_left(

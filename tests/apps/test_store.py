@@ -86,8 +86,8 @@ def test_more_folders_and_another_limit(
     assert done.json["max_bytes"] == 10**6
     (folder / "large.txt").write_text("0 1 " * 200_000)
     (folder / "late.txt").write_text("too late")
-    told = cli("store", "seed", file, folder, "--bundle", smollm2_bundle)
-    assert "it is full: --max-mb lets it hold more" in told.out
+    reported = cli("store", "seed", file, folder, "--bundle", smollm2_bundle)
+    assert "it is full: --max-mb lets it hold more" in reported.out
     assert file.stat().st_size <= 10**6
     assert cli("store", "info", file, "--json").json["max_bytes"] == 10**6
 
@@ -144,8 +144,8 @@ def test_a_method_that_leaves_the_store_alone_says_so(
     done = cli("run", smollm2_bundle, PROMPT, "-n", 2, "--method", "lookup", "--store", file)
     assert done.exit_code == 0
     assert f"the method lookup does not draft from {file}: use --method auto or store" in done.err
-    told = cli("run", smollm2_bundle, PROMPT, "-n", 2, "--method", "auto", "--store", file)
-    assert "alone" not in told.err
+    reported = cli("run", smollm2_bundle, PROMPT, "-n", 2, "--method", "auto", "--store", file)
+    assert "alone" not in reported.err
 
 
 def test_bench_reads_a_store_and_leaves_it(

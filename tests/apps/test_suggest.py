@@ -66,8 +66,8 @@ def test_it_ends_where_the_model_is_unsure(
             ids = one["token_ids"]
             assert whole[tuple(ids[:1])][: len(ids)] == ids
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
-    told = cli("suggest", smollm2_bundle, "-", "-n", 12, "--max-entropy", 0)
-    assert told.out.count("(unsure from here)") == 3
+    reported = cli("suggest", smollm2_bundle, "-", "-n", 12, "--max-entropy", 0)
+    assert reported.out.count("(unsure from here)") == 3
 
 
 @pytest.mark.parametrize(

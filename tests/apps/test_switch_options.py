@@ -77,7 +77,7 @@ def test_run_with_its_own_model_as_the_draft_one(cli: Cli, smollm2_bundle: Path)
 
 
 @pytest.mark.e2e
-def test_layers_left_out_are_told(cli: Cli, smollm2_bundle: Path) -> None:
+def test_layers_left_out_are_reported(cli: Cli, smollm2_bundle: Path) -> None:
     command = ("run", smollm2_bundle, "Hi", "-n", 6, "--threads", 2)
     outcome = cli(*command, "--layers", "unified:keep=0.8", "--json", "--explain")
     assert outcome.json["lossless"] is False

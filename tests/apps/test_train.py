@@ -81,9 +81,9 @@ def test_the_text_does_not_change(cli: Cli, trained: Path, prompt_file: Path) ->
     assert (exact["provisional_ms"], exact["stats"]["n_provisional"]) == (0, 0)
     auto = cli("run", trained, *asked).json
     assert auto["stats"]["n_provisional"] == 0  # 20 of 30 layers would not pay
-    rough = cli("run", trained, *asked, "--prefill", "predicted")
-    assert not rough.json["lossless"]
-    assert "this is approximate: later layers see predictions" in rough.err
+    approximate = cli("run", trained, *asked, "--prefill", "predicted")
+    assert not approximate.json["lossless"]
+    assert "this is approximate: later layers see predictions" in approximate.err
 
 
 def test_maps_are_replaced_as_a_whole(cli: Cli, trained: Path, tmp_path: Path) -> None:

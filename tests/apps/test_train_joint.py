@@ -124,7 +124,7 @@ def trained(
 
 
 def noting(steps: list[int]) -> Any:
-    """Returns what is told of a training, which notes its steps."""
+    """Returns the report of a training, which notes its steps."""
 
     def report(phase: str, done: int, total: int, detail: str = "") -> None:
         if phase == "train":

@@ -93,14 +93,14 @@ def test_the_draft_model_has_what_it_did_not_read(trained: Path) -> None:
 def test_the_draft_model_reads_for_the_target_model(cli: Cli, trained: Path) -> None:
     asked = ("run", trained, PROMPT, "--raw", "-n", 12, "--method", "plain", "--json",
              "--prefix-disk", 0)  # fmt: skip
-    exact, found, rough, auto = (
+    exact, found, approximate, auto = (
         cli(*asked, "--prefill", mode).json
         for mode in ("exact", "progressive", "predicted", "auto")
     )
     assert (found["token_ids"], found["lossless"]) == (exact["token_ids"], True)
     assert found["stats"]["n_provisional"] == 8
     assert auto["stats"]["n_provisional"] == 0
-    assert not rough["lossless"]
+    assert not approximate["lossless"]
     with (
         edgedec.load(trained, edgedec.EngineOptions(draft=False)) as engine,
         pytest.raises(edgedec.ConfigError, match="needs KV maps"),

@@ -260,8 +260,8 @@ def test_tune_and_run_auto(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> No
     assert (after.files, after.models) == (before.files, before.models)
     assert after.defaults.items() >= before.defaults.items()
     outcome = cli(*asked, "--json")
-    told = outcome.json["switch"]["setting"]
-    assert {key: told[key] for key in tuned["policies"]["ead"]} == tuned["policies"]["ead"]
+    reported = outcome.json["switch"]["setting"]
+    assert {key: reported[key] for key in tuned["policies"]["ead"]} == tuned["policies"]["ead"]
     assert outcome.json["lossless"] is False
     assert outcome.err.count("this is approximate") == 1
     resumed = cli(*command, "--minutes", 0.2, "--policy", "ead", "--dry-run")
@@ -376,12 +376,12 @@ def test_adadec_learns_and_runs(cli: Cli, smollm2_bundle: Path, tmp_path: Path) 
     assert found["setting"] in again.out
     outcome = cli(*ask, "--json")
     assert outcome.json["lossless"] is False
-    told = outcome.json["switch"]
+    reported = outcome.json["switch"]
     assert (
-        told["setting"]["threshold"]
+        reported["setting"]["threshold"]
         == read_manifest(bundle).defaults[TUNED_KEY]["policies"]["adadec"]["threshold"]
     )
-    assert told["n_pauses"] > 0
+    assert reported["n_pauses"] > 0
     answers.write_text('{"prompt": "Hi", "answer": "Hello"}\n{"prompt": "Hi"}\n')
     assert "answers.jsonl:2: no prompt with an answer" in cli(*command).error
 

@@ -283,7 +283,7 @@ def test_killed_exports_leave_nothing_or_a_whole_bundle(smollm2_gguf: Path, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_an_export_that_is_told_to_end_cleans_up(
+def test_an_export_that_is_reported_to_end_cleans_up(
     smollm2_gguf: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     program = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]

@@ -168,7 +168,7 @@ def test_panels_in_any_order(node, order, same_bits):
 
 
 def test_texts_that_begin_alike_read_the_same_panels(rng, same_bits):
-    """A chunk and more in common, told as one place; then each has a place of its own."""
+    """A chunk and more in common, given as one place; then each has a place of its own."""
     heads, common, own = 2, 17, 2
     shape = (1, heads, common + 3 * own, 16, 16)
     k, v = (rng.standard_normal(shape).astype(np.float16) for _ in "kv")

@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def is_poisoned(address: int) -> bool:
-    """Whether a kernel that reads or writes the byte there is told on."""
+    """Whether the sanitizer reports a kernel that reads or writes the byte there."""
     function = ctypes.CDLL(None).__asan_address_is_poisoned
     function.argtypes = [ctypes.c_void_p]
     return bool(function(address))

@@ -71,12 +71,12 @@ def test_text_equals_the_definition(threshold: float, n_candidates: int, n_ahead
     """The definition shortens the look-ahead only at the end of the output, as the method does."""
     result = run(adadec(threshold, n_candidates, n_ahead))
     assert list(result.token_ids) == by_definition(threshold, 50, n_candidates, n_ahead)
-    told = result.switch
+    reported = result.switch
     texts = [[*PROMPT, *result.token_ids[:i]] for i in range(50)]
     likeliest = [int(log_probs(text).argmax()) for text in texts]
     n_changed = sum(a != b for a, b in zip(likeliest, result.token_ids, strict=True))
-    assert 0 < told["n_changed"] == n_changed <= told["n_pauses"]
-    assert told["n_ahead_passes"] <= n_ahead * told["n_pauses"]
+    assert 0 < reported["n_changed"] == n_changed <= reported["n_pauses"]
+    assert reported["n_ahead_passes"] <= n_ahead * reported["n_pauses"]
     assert "look-ahead" in result.origins
     assert set(result.origins) <= {"target", "look-ahead"}
     assert not result.lossless

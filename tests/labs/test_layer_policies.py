@@ -76,7 +76,7 @@ def test_ffn_needs_hidden_states_on_both_sides_of_a_layer(known: tuple[int, ...]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("unified", "unified"),
         ("unified:keep=0.9", "unified"),
@@ -84,10 +84,10 @@ def test_ffn_needs_hidden_states_on_both_sides_of_a_layer(known: tuple[int, ...]
         ("ffn:every=8,cosine=0.97,warm_up=0", "ffn:cosine=0.97,warm_up=0,every=8"),
     ],
 )
-def test_settings_are_read_back(text: str, told: str) -> None:
+def test_settings_are_read_back(text: str, reported: str) -> None:
     setting = LayersConfig.parse(text)
-    assert str(setting) == told
-    assert LayersConfig.parse(told) == setting == LayersConfig.from_dict(setting.to_dict())
+    assert str(setting) == reported
+    assert LayersConfig.parse(reported) == setting == LayersConfig.from_dict(setting.to_dict())
 
 
 @pytest.mark.parametrize(

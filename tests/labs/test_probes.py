@@ -81,13 +81,16 @@ def test_the_regression_is_at_the_minimum_of_its_objective() -> None:
     penalty = np.array([25.0] * 5 + [3.0] * 4)
     found = fit_logistic(x, y, penalty)
     scale, mean = x.std(0, dtype=np.float64) + 1e-6, x.mean(0, dtype=np.float64)
-    rows, told = torch.tensor((x - mean) / scale), torch.tensor(y, dtype=torch.float64)
+    rows, reported = torch.tensor((x - mean) / scale), torch.tensor(y, dtype=torch.float64)
     own = torch.tensor(found.weights * scale, requires_grad=True)
     bias = torch.tensor(found.bias + found.weights @ mean, requires_grad=True)
 
     def objective(w: Any, b: Any) -> Any:
         loss = torch.nn.functional.binary_cross_entropy_with_logits
-        return loss(rows @ w + b, told, reduction="sum") + (torch.tensor(penalty) * w * w).sum() / 2
+        return (
+            loss(rows @ w + b, reported, reduction="sum")
+            + (torch.tensor(penalty) * w * w).sum() / 2
+        )
 
     objective(own, bias).backward()
     assert float(own.grad.abs().max()) < 0.05  # of sums over 3000 rows
@@ -139,11 +142,11 @@ def test_rows_are_labelled_as_each_place_by_itself_says() -> None:
     assert target.sequence.n_tokens == len(tokens)
 
 
-def test_what_can_be_told_apart_is_and_noise_is_not() -> None:
+def test_what_can_be_kept_apart_is_and_noise_is_not() -> None:
     x = RNG.standard_normal((4000, WIDTH + N_STATS)).astype(np.float32)
     texts = np.repeat(np.arange(40), 100)
-    told = fit_probe(x, x[:, 0] > 0, texts, DRAFT)
-    assert told.held_out < 0.3 < 0.6 < told.plain
+    reported = fit_probe(x, x[:, 0] > 0, texts, DRAFT)
+    assert reported.held_out < 0.3 < 0.6 < reported.plain
     noise = fit_probe(x, RNG.random(4000) < 0.5, texts, DRAFT)
     assert noise.held_out == pytest.approx(np.log(2), abs=0.02)
     assert noise.held_out <= noise.plain + 1e-3  # hidden states that say nothing do no harm

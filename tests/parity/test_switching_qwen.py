@@ -98,16 +98,16 @@ def test_whose_text_it_is(
 )
 def test_shares_are_the_tags_and_the_log_gives_the_text(engine: Engine, setting: str) -> None:
     result = switched(engine, setting)
-    told, tags = result.switch, result.origins
-    assert 0 < told["share_target"] < 1
-    assert told["share_target"] == tags.count("target") / len(tags)
-    assert told["cost_paper"] == pytest.approx(
-        told["share_target"] + (1 - told["share_target"]) * pair(engine).size_ratio
+    reported, tags = result.switch, result.origins
+    assert 0 < reported["share_target"] < 1
+    assert reported["share_target"] == tags.count("target") / len(tags)
+    assert reported["cost_paper"] == pytest.approx(
+        reported["share_target"] + (1 - reported["share_target"]) * pair(engine).size_ratio
     )
     assert 0.3 < pair(engine).size_ratio < 0.45
     assert engine.draft is not None
     draft = engine.draft.open()
-    replay = Switching(draft, SwitchConfig(threshold=0.0), partial(ReplayPolicy.of, told))
+    replay = Switching(draft, SwitchConfig(threshold=0.0), partial(ReplayPolicy.of, reported))
     again = generate(
         engine.new_sequence(), engine.encode(PROMPT), request("ead:threshold=0"), replay
     )

@@ -185,11 +185,11 @@ def test_who_takes_pieces_may_end_the_output(make_engine: MakeEngine) -> None:
 def test_a_stop_and_the_next_piece_at_once_end_a_stream_once(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[GenerationResult] = []
+    reported: list[GenerationResult] = []
     pieces: list[str] = []
     is_ending, is_asked_for = threading.Event(), threading.Event()
     stream = make_engine(looping).streams.open(
-        PROMPTS[0], request("plain", SAMPLINGS[0]), None, lambda result, _: told.append(result)
+        PROMPTS[0], request("plain", SAMPLINGS[0]), None, lambda result, _: reported.append(result)
     )
     pieces.append(next(stream))
     flush = stream._text.flush
@@ -210,8 +210,8 @@ def test_a_stop_and_the_next_piece_at_once_end_a_stream_once(
     for thread in (stopping, asking):
         thread.join(timeout=60)
         assert not thread.is_alive()
-    assert [result.finish_reason for result in told] == ["cancelled"]
-    assert stream.result is told[0]
+    assert [result.finish_reason for result in reported] == ["cancelled"]
+    assert stream.result is reported[0]
     assert stream.result.text.startswith("".join(pieces))
 
 

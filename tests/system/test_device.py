@@ -135,7 +135,7 @@ def test_fast_cores_of_boards_and_laptops_compute(
     assert [core.processors for core in used] == [(n,) for n in computing]
 
 
-def test_kinds_that_share_a_name_are_told_apart(tmp_path: Path) -> None:
+def test_kinds_that_share_a_name_are_kept_apart(tmp_path: Path) -> None:
     """A laptop whose fast and slow cores have the name of the whole processor."""
     info = "".join(f"processor\t: {n}\nmodel name\t: Core Ultra 5 125U\n\n" for n in range(6))
     files = {"proc/cpuinfo": info, "sys/devices/cpu_atom/cpus": "2-5\n"}
@@ -175,7 +175,7 @@ def test_nothing_is_known_of_an_empty_tree(tmp_path: Path) -> None:
 
 
 def test_nothing_private_is_read(tmp_path: Path) -> None:
-    told = str(asdict(read_device(tree(tmp_path, _PI_5))))
-    assert "deadbeef" not in told
+    reported = str(asdict(read_device(tree(tmp_path, _PI_5))))
+    assert "deadbeef" not in reported
     assert socket.gethostname() not in str(asdict(read_device())) or len(socket.gethostname()) < 4
-    assert getpass.getuser() == "root" or getpass.getuser() not in told
+    assert getpass.getuser() == "root" or getpass.getuser() not in reported

@@ -123,7 +123,7 @@ def test_both_compute_at_once(bundle: Path, pair: tuple[str, str]) -> None:
 
 
 @pytest.mark.robustness
-def test_a_draft_model_runs_where_it_is_told_or_not_at_all(
+def test_a_draft_model_runs_where_it_is_reported_or_not_at_all(
     bundle: Path, pair: tuple[str, str]
 ) -> None:
     if pair == ("cpu", "openvino"):

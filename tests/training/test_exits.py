@@ -117,7 +117,7 @@ def test_the_text_is_that_of_plain_decoding(bundle: Path, method: str, temperatu
 
 @pytest.mark.parametrize("size", [None, 0])
 def test_exits_may_name_all_tokens(bundle: Path, tmp_path: Path, size: int | None) -> None:
-    """Told so, or because the vocabulary is smaller than what they know unless told otherwise."""
+    """By request, or because the vocabulary is smaller than what they know by default."""
     path = tmp_path / "all.edgedec"
     export(ExportConfig(str(bundle.parent / "hf"), path, exit=ExitConfig(EXITS, size)))
     n_tokens = read_manifest(path).target.config.vocab_size

@@ -162,9 +162,9 @@ def changed(file: Path, path: Path, facts: dict[str, Any], **tensors: Any) -> Pa
     """Writes ``file`` to ``path`` with other facts and tensors; None leaves one out."""
     held = read_head_file(file)
     with safe_open(file, "np") as opened:
-        told = json.loads(opened.metadata()["edgedec-head"]) | facts
+        reported = json.loads(opened.metadata()["edgedec-head"]) | facts
     kept = {name: value for name, value in (held.tensors | tensors).items() if value is not None}
-    safetensors.save_file(kept, path, {"edgedec-head": json.dumps(told)})
+    safetensors.save_file(kept, path, {"edgedec-head": json.dumps(reported)})
     return path
 
 

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
 def test_training_learns(
     bundle: Path, texts: list[TextFeatures], head: heads.TrainedHead, tmp_path: Path
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     file = feature_file(tmp_path, texts)
     heads.train_head(
         bundle,
@@ -51,10 +51,10 @@ def test_training_learns(
         file,
         len(LAYERS),
         plan_of(),
-        lambda phase, done, total, detail="": told.append(detail),
+        lambda phase, done, total, detail="": reported.append(detail),
     )
-    losses = [float(detail.split()[1].rstrip(",")) for detail in told]
-    assert ", held out " in told[-1]
+    losses = [float(detail.split()[1].rstrip(",")) for detail in reported]
+    assert ", held out " in reported[-1]
     assert head.trained.measured.by_depth[0] > 0.5
     assert losses[-1] < 0.7 * losses[0]
     measured = head.trained.measured

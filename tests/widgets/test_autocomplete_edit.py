@@ -276,14 +276,14 @@ def test_a_pause_and_a_read_only_field_ask_for_nothing(
     assert edit.offered == ""
 
 
-def test_an_engine_that_is_gone_is_told(
+def test_an_engine_that_is_gone_is_reported(
     edit: AutocompleteEdit, suggester: Suggester, engine: Engine
 ) -> None:
-    told = []
-    suggester.failed.connect(told.append)
+    reported = []
+    suggester.failed.connect(reported.append)
     engine.close()
-    until(lambda: (QTest.keyClick(edit, "a"), told)[1])
-    assert "closed" in told[0]
+    until(lambda: (QTest.keyClick(edit, "a"), reported)[1])
+    assert "closed" in reported[0]
     QTest.keyClick(edit, "b")  # goes on without suggestions
     assert edit.toPlainText().endswith("b")
 

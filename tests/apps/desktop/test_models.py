@@ -147,7 +147,7 @@ def test_a_model_file_is_opened_and_used(
     assert window.suggester.is_paused
 
 
-def test_what_cannot_be_got_is_told(
+def test_what_cannot_be_got_is_reported(
     application: QApplication, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

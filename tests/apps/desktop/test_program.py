@@ -114,11 +114,11 @@ def wait_for_draft(tmp_path: Path) -> Path:
 def test_no_display_is_one_line(begin: Begin) -> None:
     for platform, reason in (("", "neither DISPLAY nor WAYLAND_DISPLAY is set"), ("no", "=no")):
         editor = begin(MAIN, QT_QPA_PLATFORM=platform)
-        _, told = editor.communicate(timeout=180)
+        _, reported = editor.communicate(timeout=180)
         assert editor.returncode == 1
-        assert told.startswith("error: desktop needs a display: ")
-        assert reason in told
-        assert told.count("\n") == 1
+        assert reported.startswith("error: desktop needs a display: ")
+        assert reason in reported
+        assert reported.count("\n") == 1
 
 
 def test_the_missing_extra_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,12 +132,12 @@ def test_the_missing_extra_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_first_start_leads_to_a_model(begin: Begin, tmp_path: Path) -> None:
-    _, told = begin(TELLING).communicate(timeout=180)
-    assert "['Welcome', 'untitled'] 0 No model: get one" in told
+    _, reported = begin(TELLING).communicate(timeout=180)
+    assert "['Welcome', 'untitled'] 0 No model: get one" in reported
     file = tmp_path / "a.txt"
     file.write_text("a")
-    _, told = begin(TELLING, str(file)).communicate(timeout=180)
-    assert "['a.txt'] 0 " in told  # who opens a file wants to write
+    _, reported = begin(TELLING, str(file)).communicate(timeout=180)
+    assert "['a.txt'] 0 " in reported  # who opens a file wants to write
 
 
 def test_text_survives_a_kill(begin: Begin, tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ def test_a_request_to_end_keeps_unsaved_text(begin: Begin, tmp_path: Path) -> No
     editor = begin(TYPING)
     draft = wait_for_draft(tmp_path)
     editor.send_signal(signal.SIGTERM)
-    _, told = editor.communicate(timeout=180)
+    _, reported = editor.communicate(timeout=180)
     assert editor.returncode == 128 + signal.SIGTERM
-    assert "Traceback" not in told
+    assert "Traceback" not in reported
     assert Draft.parse(draft.read_bytes()) is not None
 
 

@@ -160,16 +160,16 @@ def test_it_is_kept_also_where_the_window_let_go_before_it_closed(
     smollm2_bundle: Path, tmp_path: Path
 ) -> None:
     """What a window sends last is `release`, then the end: the one may be done before the other."""
-    told: list[tuple[str, dict[str, Any]]] = []
-    worker = Worker(lambda name, **what: told.append((name, what)))
+    reported: list[tuple[str, dict[str, Any]]] = []
+    worker = Worker(lambda name, **what: reported.append((name, what)))
     source = {"bundle": str(smollm2_bundle), "threads": 2, "context": 512}
     memory = {"learn": "", "session": str(tmp_path / "sessions")}
     worker.follow({**source, "memory": memory}, asdict(PLAIN), False)
-    until(lambda: "serving" in dict(told))
+    until(lambda: "serving" in dict(reported))
     worker.update(1, asdict(Document(TEXT, len(TEXT))))
-    until(lambda: "offer" in dict(told))
+    until(lambda: "offer" in dict(reported))
     worker.release(1)
     until(lambda: not worker._served)
     worker.end()
     assert len(list((tmp_path / "sessions").glob("*.session"))) == 1
-    assert "failed" not in dict(told)
+    assert "failed" not in dict(reported)

@@ -86,7 +86,7 @@ def choose(menu: QMenu, text: str) -> None:
         ("\ud800\0", []),
     ],
 )
-def test_words_are_told_from_what_is_none(text: str, words: list[str]) -> None:
+def test_words_are_reported_from_what_is_none(text: str, words: list[str]) -> None:
     assert [text[slice(*span)] for span in words_of(text)] == words
 
 

@@ -93,7 +93,7 @@ def refused(path: Path) -> str:
     return str(caught.value)
 
 
-def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"abc\xff")
     assert "is not UTF-8 (byte 3 is 0xff)" in refused(path)
@@ -144,6 +144,6 @@ def test_saving_keeps_permissions_and_links(tmp_path: Path) -> None:
     assert link.is_symlink()
 
 
-def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="cannot save"):
         write_data(tmp_path / "none" / "a.txt", b"x")

@@ -38,7 +38,7 @@ def opened(window: EditorWindow, path: Path, data: bytes) -> DocumentEdit:
     return current(window)
 
 
-def told(window: EditorWindow) -> str:
+def reported(window: EditorWindow) -> str:
     return window.strip.currentMessage()
 
 
@@ -66,7 +66,7 @@ def test_what_cannot_be_opened_leaves_no_tab(window: EditorWindow, tmp_path: Pat
     for data in (b"\xff\xfe", b"\xef\xbb\xbf\xef\xbb\xbftwo marks"):
         path.write_bytes(data)
         window.open([path])
-        assert str(path) in told(window)
+        assert str(path) in reported(window)
         assert not any(edit.path for edit in window.documents)
         assert path.read_bytes() == data
 
@@ -108,13 +108,13 @@ def test_a_window_with_unsaved_text_stays_if_that_is_wanted(
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_told_and_loses_nothing(window: EditorWindow, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(window: EditorWindow, tmp_path: Path) -> None:
     edit = opened(window, tmp_path / "a.txt", b"before")
     edit.setPlainText("x" * 100_000)
     edit.document().setModified(True)
     with full_disk():
         assert not window.save(edit)
-    assert "still here" in told(window)
+    assert "still here" in reported(window)
     assert (tmp_path / "a.txt").read_bytes() == b"before"
     assert edit.is_modified
     assert window.save(edit)
@@ -134,7 +134,7 @@ def test_a_file_that_another_program_changed_is_shown_anew(
     path.write_bytes(b"four: it is still watched")
     until(lambda: edit.toPlainText() == "four: it is still watched")
     path.unlink()
-    until(lambda: "is gone" in told(window))
+    until(lambda: "is gone" in reported(window))
     assert window.save(edit)
     assert path.read_bytes() == b"four: it is still watched"
 
@@ -154,7 +154,7 @@ def test_text_on_both_sides_is_asked_about(
     edit = opened(window, path, b"one")
     QTest.keyClicks(edit, "x")
     path.write_bytes(b"theirs")
-    until(lambda: "was changed by another program" in told(window))
+    until(lambda: "was changed by another program" in reported(window))
     assert edit.toPlainText() == "xone"
     answer(button)
     window.save(edit)
@@ -254,7 +254,7 @@ def test_what_changes_beside_an_open_dialog_stays_changed(window: EditorWindow) 
     assert len(window.findChildren(QDialog)) == 1
 
 
-def test_settings_that_make_no_sense_are_told(tmp_path: Path) -> None:
+def test_settings_that_make_no_sense_are_reported(tmp_path: Path) -> None:
     file = SettingsFile(tmp_path)
     assert file.read() == EditorSettings()
     for given, reason in (
@@ -273,11 +273,11 @@ def test_settings_that_make_no_sense_are_told(tmp_path: Path) -> None:
     assert file.read().context is None
 
 
-def test_a_bundle_that_is_not_there_is_told(
+def test_a_bundle_that_is_not_there_is_reported(
     open_window: Callable[..., EditorWindow], tmp_path: Path
 ) -> None:
     window = open_window(EditorSettings(bundle=str(tmp_path / "none.edgedec")))
-    until(lambda: "none.edgedec" in told(window))
+    until(lambda: "none.edgedec" in reported(window))
     QTest.keyClicks(current(window), "still an editor")
     assert current(window).toPlainText() == "still an editor"
     current(window).document().setModified(False)

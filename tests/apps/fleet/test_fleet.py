@@ -265,7 +265,7 @@ def test_two_fleets_on_one_board(cli: Any, make_board: Any, tmp_path: Path) -> N
     assert cli("fleet", "doctor", file, "--json").exit_code == 0
 
 
-def test_a_worker_ends_when_it_is_told_to(make_board: Any, tmp_path: Path) -> None:
+def test_a_worker_ends_when_it_is_reported_to(make_board: Any, tmp_path: Path) -> None:
     worker = subprocess.Popen(
         [sys.executable, "-m", "edgedec.apps.fleet.worker"],
         cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -60,8 +60,8 @@ def keeper() -> Keeper:
 
 
 def hello(**more: Any) -> dict[str, Any]:
-    told = {"edgedec": __version__, "sources_sha256": sources_sha256(), "problems": []}
-    return {**told, "clock_s": time.time(), **more}
+    reported = {"edgedec": __version__, "sources_sha256": sources_sha256(), "problems": []}
+    return {**reported, "clock_s": time.time(), **more}
 
 
 def test_clocks_that_differ_are_named(capsys: pytest.CaptureFixture[str]) -> None:

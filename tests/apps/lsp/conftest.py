@@ -97,9 +97,9 @@ class Editor:
             "initializationOptions": options,
             "workspaceFolders": folders,
         }
-        told = self.request("initialize", params)
+        reported = self.request("initialize", params)
         self.notify("initialized", {})
-        return told["capabilities"]
+        return reported["capabilities"]
 
     @property
     def n_loaded(self) -> int:

@@ -1,4 +1,4 @@
-"""How a server begins and ends, what it is told to do, and what it does when things go wrong."""
+"""How a server begins and ends, the settings it takes, and what it does when things go wrong."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def bundle(smollm2_bundle: Path, tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_editors_without_inline_completion_get_ordinary_one(start: Start, bundle: Path) -> None:
     editor = start(str(bundle))
-    told = editor.begin(capabilities={"general": {"positionEncodings": ["utf-8", "utf-16"]}})
-    assert told["completionProvider"]["triggerCharacters"]
-    assert told["positionEncoding"] == "utf-16"
-    assert told["textDocumentSync"]["change"] == 2
-    assert told["workspace"]["workspaceFolders"]["supported"]
+    reported = editor.begin(capabilities={"general": {"positionEncodings": ["utf-8", "utf-16"]}})
+    assert reported["completionProvider"]["triggerCharacters"]
+    assert reported["positionEncoding"] == "utf-16"
+    assert reported["textDocumentSync"]["change"] == 2
+    assert reported["workspace"]["workspaceFolders"]["supported"]
     editor.wait_until_loaded()
     uri = editor.open("🙂 The sun rises in the east and sets in the we")
     found = editor.request("textDocument/completion", at(uri, 0, 47))
@@ -53,9 +53,9 @@ def test_editors_without_inline_completion_get_ordinary_one(start: Start, bundle
 
 def test_what_is_supported_is_what_the_editor_knows(start: Start) -> None:
     editor = start()
-    told = editor.begin()
-    assert told["inlineCompletionProvider"] is not None
-    assert "completionProvider" not in told
+    reported = editor.begin()
+    assert reported["inlineCompletionProvider"] is not None
+    assert "completionProvider" not in reported
     editor.wait_for("window/showMessage", "no bundle is set")
     uri = editor.open(SUN)
     assert inline(editor, uri, 0, 3) == []
@@ -194,10 +194,10 @@ def test_what_makes_no_sense_is_a_line_in_the_log(start: Start) -> None:
     editor.send({"id": [], "result": 1})
     assert editor.end() == 0
     assert editor.process.stderr is not None
-    told = " ".join(editor.process.stderr.read().decode().split())
-    assert "textDocument/didChange of the editor makes no sense" in told
-    assert "id is [], expected a whole number or a text" in told
-    assert "Traceback" not in told
+    reported = " ".join(editor.process.stderr.read().decode().split())
+    assert "textDocument/didChange of the editor makes no sense" in reported
+    assert "id is [], expected a whole number or a text" in reported
+    assert "Traceback" not in reported
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -107,7 +107,7 @@ def test_whole_documents_arrive_anew(editor: Editor, west: list[str]) -> None:
     assert inline(editor, uri, 1, len(SUN)) == west
 
 
-def test_documents_are_told_apart(editor: Editor, west: list[str]) -> None:
+def test_documents_are_kept_apart(editor: Editor, west: list[str]) -> None:
     one, two = editor.open(SUN, "file:///1/x.py"), editor.open("1, 2, 3, 4,", "file:///2/x.py")
     for _ in range(2):
         assert inline(editor, one, 0, len(SUN)) == west
@@ -204,7 +204,7 @@ def test_requests_that_make_no_sense_are_refused(editor: Editor, params: Any) ->
     assert "method is 7, expected a text" in editor.reply(number)["error"]["message"]
 
 
-def test_a_request_that_makes_no_sense_is_told_why(editor: Editor) -> None:
+def test_a_request_that_makes_no_sense_is_reported_why(editor: Editor) -> None:
     params = at("file:///sun.txt", 0, 0) | {"position": {"line": "a", "character": 0}}
     error = editor.reply(editor.ask("textDocument/inlineCompletion", params))["error"]
     assert "expected int @ $.params.position.line" in error["message"]

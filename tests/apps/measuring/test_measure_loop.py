@@ -31,7 +31,7 @@ class Machine:
 
 
 class FakeJob:
-    """Takes the seconds it is told, on both CPUs; others take ``others_s`` meanwhile."""
+    """Takes the given seconds, on both CPUs; others take ``others_s`` meanwhile."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ ANSWERS = [surface.path for surface in web.SURFACES]
 CANNOT = {"/infill"}  # SmolLM2 has no tokens for it
 
 
-def told(path: str, document: Any) -> str:
+def reported(path: str, document: Any) -> str:
     """Returns what an error says, whose form has to be that of its interface."""
     assert "Traceback" not in json.dumps(document)
     if path.startswith("/api/"):
@@ -49,7 +49,7 @@ def told(path: str, document: Any) -> str:
 def refused(server: Any, path: str, body: Any, status: int = 400) -> str:
     found, document = server.ask("POST", path, body)
     assert found == status, document
-    return told(path, document)
+    return reported(path, document)
 
 
 def test_every_address_is_here(server: Any) -> None:
@@ -213,7 +213,7 @@ def test_what_else_is_named(server: Any, path: str, fields: Any, words: str) -> 
 def test_odd_addresses(server: Any, target: str) -> None:
     status, document = server.ask("GET", target)
     assert status == 404
-    assert told("/v1", document)
+    assert reported("/v1", document)
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "FROBNICATE"])
@@ -221,4 +221,4 @@ def test_other_methods(server: Any, method: str) -> None:
     for path in BODIES:
         status, headers, text = server.ask_raw(method, path, BODIES[path])
         assert (status, headers["allow"]) == (405, "POST")
-        assert told(path, json.loads(text))
+        assert reported(path, json.loads(text))

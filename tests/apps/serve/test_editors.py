@@ -33,7 +33,7 @@ TOOL = {
 
 
 def events(raw: bytes) -> list[dict[str, Any]]:
-    """Returns the documents of server-sent events, whose end is told."""
+    """Returns the documents of server-sent events, whose end is marked."""
     lines = [line for line in raw.decode().split("\n\n") if line]
     assert all(line.startswith("data: ") for line in lines)
     return [json.loads(line[6:]) for line in lines if line != "data: [DONE]"]

@@ -21,9 +21,9 @@ def test_openai_s_vectors_are_the_engine_s(server: Any, engine: Engine) -> None:
     wanted = engine.embed(TEXTS)
     packed = client.embeddings.create(model="smollm2", input=TEXTS)  # the client asks for base64
     assert np.array_equal(np.array([d.embedding for d in packed.data], np.float32), wanted)
-    told = client.embeddings.create(model="smollm2", input=TEXTS, encoding_format="float")
-    assert np.array_equal(np.array([d.embedding for d in told.data], np.float32), wanted)
-    assert told.usage.prompt_tokens == sum(len(engine.encode(text)) for text in TEXTS)
+    reported = client.embeddings.create(model="smollm2", input=TEXTS, encoding_format="float")
+    assert np.array_equal(np.array([d.embedding for d in reported.data], np.float32), wanted)
+    assert reported.usage.prompt_tokens == sum(len(engine.encode(text)) for text in TEXTS)
     last = client.embeddings.create(
         model="smollm2", input=engine.encode(TEXTS[0]), extra_body={"pooling": "last"}
     )

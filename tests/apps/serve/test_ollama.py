@@ -51,12 +51,12 @@ def test_an_answer_is_that_of_the_engine(client: Any, engine: Engine) -> None:
     assert [model.model for model in client.ps().models] == ["smollm2"]
 
 
-def test_text_may_be_raw_or_told(client: Any, engine: Engine) -> None:
+def test_text_may_be_raw_or_a_chat(client: Any, engine: Engine) -> None:
     config = GenerationConfig(max_new_tokens=16)
     raw = client.generate("smollm2", "One, two,", raw=True, options=GREEDY)
     assert raw.response == engine.generate("One, two,", config).text
-    told = client.generate("smollm2", SKY[0]["content"], options=GREEDY)
-    assert told.response == engine.generate(SKY, config).text
+    reported = client.generate("smollm2", SKY[0]["content"], options=GREEDY)
+    assert reported.response == engine.generate(SKY, config).text
 
 
 def test_an_answer_follows_its_schema(client: Any) -> None:

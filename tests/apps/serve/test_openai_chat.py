@@ -238,17 +238,17 @@ def test_a_tool_that_is_not_there(chat: Any) -> None:
 
 def test_log_probabilities_are_the_engine_s(chat: Any, engine: Engine) -> None:
     answer = chat(logprobs=True, top_logprobs=3)
-    told = answer.choices[0].logprobs.content
+    reported = answer.choices[0].logprobs.content
     config = GenerationConfig(max_new_tokens=16, logprobs=3)
     exact = engine.generate(SKY, config).logprobs
-    assert [t.logprob for t in told] == [e.logprob for e in exact]
-    assert [[one.logprob for one in t.top_logprobs] for t in told] == [
+    assert [t.logprob for t in reported] == [e.logprob for e in exact]
+    assert [[one.logprob for one in t.top_logprobs] for t in reported] == [
         [p for _, p in e.top] for e in exact
     ]
-    assert "".join(t.token for t in told) == answer.choices[0].message.content
+    assert "".join(t.token for t in reported) == answer.choices[0].message.content
     chunks = list(chat(logprobs=True, top_logprobs=3, stream=True))
     streamed = [t for c in chunks if c.choices[0].logprobs for t in c.choices[0].logprobs.content]
-    assert [t.logprob for t in streamed] == [t.logprob for t in told]
+    assert [t.logprob for t in streamed] == [t.logprob for t in reported]
 
 
 def test_pieces_say_who_wrote_them_if_asked(chat: Any, engine: Engine) -> None:
@@ -257,7 +257,7 @@ def test_pieces_say_who_wrote_them_if_asked(chat: Any, engine: Engine) -> None:
     text = engine.generate(asked["messages"], config).text
     drafting = {"method": "lookup", "draft_len": 7, "origins": True}
     chunks = list(chat(stream=True, extra_body=drafting, **asked))
-    told = [(c.choices[0].delta.content, c.choices[0].origin) for c in chunks[1:-1]]
-    assert "".join(piece for piece, _ in told) == text
-    assert {origin for _, origin in told} == {"target", "lookup"}
+    reported = [(c.choices[0].delta.content, c.choices[0].origin) for c in chunks[1:-1]]
+    assert "".join(piece for piece, _ in reported) == text
+    assert {origin for _, origin in reported} == {"target", "lookup"}
     assert not any(hasattr(c.choices[0], "origin") for c in chat(stream=True, **asked))

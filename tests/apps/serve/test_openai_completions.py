@@ -74,18 +74,18 @@ def test_an_echo_says_how_likely_the_prompt_was(complete: Any, engine: Engine) -
     assert complete(echo=True).choices[0].text == TEXT + text
     ids = engine.encode(TEXT)
     scores = [None, *(one.logprob for one in engine.score(ids))]
-    told = complete(echo=True, logprobs=2).choices[0]
-    assert told.text == TEXT + text
-    assert "".join(told.logprobs.tokens) == TEXT + text
-    assert told.logprobs.token_logprobs[: len(ids)] == scores
+    reported = complete(echo=True, logprobs=2).choices[0]
+    assert reported.text == TEXT + text
+    assert "".join(reported.logprobs.tokens) == TEXT + text
+    assert reported.logprobs.token_logprobs[: len(ids)] == scores
     assert (
-        told.logprobs.token_logprobs[len(ids) :]
+        reported.logprobs.token_logprobs[len(ids) :]
         == complete(logprobs=2).choices[0].logprobs.token_logprobs
     )
-    assert told.logprobs.top_logprobs[0] is None
-    assert all(len(top) == 2 for top in told.logprobs.top_logprobs[1:])
-    pieces = zip(told.logprobs.text_offset, told.logprobs.tokens, strict=True)
-    assert all(told.text[offset:].startswith(token) for offset, token in pieces)
+    assert reported.logprobs.top_logprobs[0] is None
+    assert all(len(top) == 2 for top in reported.logprobs.top_logprobs[1:])
+    pieces = zip(reported.logprobs.text_offset, reported.logprobs.tokens, strict=True)
+    assert all(reported.text[offset:].startswith(token) for offset, token in pieces)
     alone = complete(prompt=ids, echo=True, logprobs=0, max_tokens=0).choices[0]
     assert (alone.text, alone.finish_reason) == (TEXT, "length")
     assert alone.logprobs.token_logprobs == scores

@@ -29,7 +29,7 @@ def parsed(pieces: list[str], has_calls: bool = True) -> Choice:
     return Answer.of(events, 1).choices[0]
 
 
-def told(choice: Choice) -> tuple[str, str, list[tuple[str, str]]]:
+def reported(choice: Choice) -> tuple[str, str, list[tuple[str, str]]]:
     return choice.text, choice.reasoning, [(c.name, c.arguments) for c in choice.calls]
 
 
@@ -43,7 +43,7 @@ def test_each_part_is_where_it_belongs() -> None:
         "cut": ("", "", [("f", '{"a": [1, ')]),
         "half": ("text <tool_ca", "", []),
     }
-    assert {name: told(parsed([text])) for name, text in TEXTS.items()} == wanted
+    assert {name: reported(parsed([text])) for name, text in TEXTS.items()} == wanted
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
@@ -51,7 +51,7 @@ def test_each_part_is_where_it_belongs() -> None:
 def test_cuts_do_not_matter(text: str, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, len(text) - 1))))
     pieces = [text[i:j] for i, j in pairwise([0, *cuts, len(text)])]
-    assert told(parsed(pieces)) == told(parsed([text]))
+    assert reported(parsed(pieces)) == reported(parsed([text]))
 
 
 def test_without_tools_a_call_is_text() -> None:

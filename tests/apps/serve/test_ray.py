@@ -95,7 +95,7 @@ def test_a_stream_comes_piece_by_piece(ask: Ask, engine: Any) -> None:
     assert text == expected
 
 
-def test_problems_are_told_as_the_server_tells_them(ask: Ask) -> None:
+def test_problems_are_reported_as_the_server_tells_them(ask: Ask) -> None:
     status, found = ask("/v1/chat/completions", chat("Hi", n=-1))
     assert (status, json.loads(found)["error"]["type"]) == (400, "invalid_request_error")
     status, found = ask("/v1/chat/completions", chat("Hi"), key="another")

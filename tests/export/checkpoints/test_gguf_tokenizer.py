@@ -173,7 +173,7 @@ def test_only_qwens_compose(make_gguf: Any) -> None:
         assert (ids == tokenizer.encode("\u00e9").ids) is (pre in ("qwen2", "qwen35"))
 
 
-def test_llama3_adds_bos_unless_told_otherwise(make_gguf: Any) -> None:
+def test_llama3_adds_bos_unless_it_says_otherwise(make_gguf: Any) -> None:
     def adds_bos(**metadata: Any) -> bool:
         fields = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
         special = open_checkpoint(str(make_gguf("llama", metadata=fields))).special

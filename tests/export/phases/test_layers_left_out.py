@@ -128,11 +128,11 @@ def test_what_is_left_out_matters(engine: edgedec.Engine) -> None:
 
 def test_nothing_of_it_stays_in_the_kv_cache(engine: edgedec.Engine) -> None:
     asked = GenerationConfig(max_new_tokens=N_NEW, ignore_eos=True)
-    rough = GenerationConfig(
+    approximate = GenerationConfig(
         max_new_tokens=N_NEW, ignore_eos=True, layers=LayersConfig.parse(SETTINGS[1])
     )
     before = engine.generate(PROMPTS[0], asked)
-    found = engine.generate(PROMPTS[0], rough)
+    found = engine.generate(PROMPTS[0], approximate)
     follows = [*engine.encode(PROMPTS[0]), *found.token_ids]
     after = engine.generate(follows, asked)
     engine.forget_prompts()

@@ -1,4 +1,4 @@
-"""What ONNX Runtime says itself goes nowhere: errors are told in one line, by us."""
+"""What ONNX Runtime says itself goes nowhere: we report errors in one line."""
 
 from __future__ import annotations
 

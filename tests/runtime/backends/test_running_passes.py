@@ -25,7 +25,7 @@ from edgedec.models.errors import SessionError
 from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.backends._ort import PassRunner, open_graph
 
-from ...passes_told import TELLING_PASSES, wait_for_passes
+from ...passes_reported import TELLING_PASSES, wait_for_passes
 from ..engine.test_scheduler import TIMEOUT_S, wait_until
 
 pytestmark = pytest.mark.robustness

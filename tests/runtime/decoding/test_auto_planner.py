@@ -149,7 +149,7 @@ def test_rows_are_those_of_what_was_verified() -> None:
 
 def test_drafters_learn_of_the_rows_that_were_computed() -> None:
     """A node is dropped before the pass; what comes true lies behind it."""
-    told: list[RoundOutcome] = []
+    reported: list[RoundOutcome] = []
 
     class Forked(Listener):
         def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
@@ -159,7 +159,7 @@ def test_drafters_learn_of_the_rows_that_were_computed() -> None:
             return tree
 
         def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
-            told.append(outcome)
+            reported.append(outcome)
 
     planning = begin(AutoPlanner([Forked()], KnownCosts(FLAT)))
     context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
@@ -169,7 +169,7 @@ def test_drafters_learn_of_the_rows_that_were_computed() -> None:
     stats = RowStats.of(np.zeros((2, 8), np.float32))
     outcome = RoundOutcome(verified, (0,), (TEXT[10], TEXT[11]), stats)
     planning.observe(context, outcome, RoundTimings(0.0, 10.0))
-    (found,) = told
+    (found,) = reported
     assert found.path[0] == 0
     assert found.tree.nodes[0].token == TEXT[10]
 

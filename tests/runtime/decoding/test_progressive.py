@@ -89,11 +89,11 @@ def test_the_text_is_that_of_an_exact_prefill(
     ],
 )
 def test_progress_is_of_all_layers(parts: Parts, mode: str, shares: list[int]) -> None:
-    told: list[tuple[str, int, int]] = []
+    reported: list[tuple[str, int, int]] = []
     config = GenerationConfig(max_new_tokens=12, prefill=mode)
-    stream = parts.stream(parts.sequence(), config, on_progress=lambda *done: told.append(done))
+    stream = parts.stream(parts.sequence(), config, on_progress=lambda *done: reported.append(done))
     list(stream.pieces)
-    assert told == [("prefill", share // 5, len(PROMPT)) for share in shares]
+    assert reported == [("prefill", share // 5, len(PROMPT)) for share in shares]
 
 
 def test_some_provisional_tokens_hold_and_some_do_not(predicted: Parts) -> None:
@@ -119,7 +119,7 @@ def test_speculation_goes_on_from_there(predicted: Parts, grow: Any) -> None:
 
 @pytest.mark.parametrize("n_pieces", [0, 1, 3, 8, 9, 12])
 @pytest.mark.parametrize("end", ["stop", "cancel"])
-def test_ended_at_any_moment_nothing_rough_is_left(
+def test_ended_at_any_moment_nothing_predicted_is_left(
     predicted: Parts, n_pieces: int, end: str
 ) -> None:
     sequence = predicted.sequence()
@@ -138,7 +138,7 @@ def test_ended_at_any_moment_nothing_rough_is_left(
     same_kv(sequence, PROMPT, predicted)
 
 
-def test_an_interrupted_pass_leaves_nothing_rough(
+def test_an_interrupted_pass_leaves_nothing_predicted(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sequence = parts.sequence()
@@ -266,25 +266,25 @@ def test_predicted_rows_stay_with_their_request(parts: Parts) -> None:
 
 def test_what_the_next_layer_keeps_is_predicted_as_attention_would_write_it(parts: Parts) -> None:
     """Its keys and values are linear in the normed stream: little but the ridge is missed."""
-    exact, rough = parts.sequence(), parts.sequence()
+    exact, approximate = parts.sequence(), parts.sequence()
     chain = TokenTree.chain(PROMPT[:50])
     exact.forward(chain, ())
     exact.commit(range(50))
-    rows = rough.run(Pass(rough, chain, (), (DEPTH,), layers=range(DEPTH)))
+    rows = approximate.run(Pass(approximate, chain, (), (DEPTH,), layers=range(DEPTH)))
     hidden = rows.hidden[DEPTH].copy()
-    rough.commit(range(50))
+    approximate.commit(range(50))
     with pytest.raises(SessionError, match="expected those of partial tokens from 0 of 50 on"):
-        rough.predict(parts.maps, hidden[10:])
+        approximate.predict(parts.maps, hidden[10:])
     with pytest.raises(SessionError, match="0 with predicted rows"):
-        rough.adopt_predicted()
-    rough.predict(parts.maps, hidden)
+        approximate.adopt_predicted()
+    approximate.predict(parts.maps, hidden)
     late = range(DEPTH, N_LAYERS)
     last = TokenTree.chain(PROMPT[49:50])
-    rough.run(Pass(rough, last, (0,), layers=late, entry=hidden[49:], n_skipped=49))
+    approximate.run(Pass(approximate, last, (0,), layers=late, entry=hidden[49:], n_skipped=49))
     with pytest.raises(SessionError, match="looked at predicted rows"):
-        rough.commit((0,))
-    rough.predict(parts.maps, hidden)
-    kept = [s.state.snapshot(0, 50) for s in (rough, exact)]
+        approximate.commit((0,))
+    approximate.predict(parts.maps, hidden)
+    kept = [s.state.snapshot(0, 50) for s in (approximate, exact)]
     for name, found in kept[0].items():
         np.testing.assert_array_equal(found[:DEPTH], kept[1][name][:DEPTH])
     found, expected = (plain_kv(rows, parts.config, DEPTH) for rows in kept)

@@ -1,4 +1,4 @@
-"""How siblings are tried one after the other: what each is asked for, by hand, and what is told."""
+"""How siblings are tried in turn: what each is asked for, by hand, and what is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POSITION = 11
 
 
 class Script:
-    """Decides as it is told, and notes what it was asked."""
+    """Decides as given, and notes what it was asked."""
 
     def __init__(self, *answers: bool, drawn: int = 0) -> None:
         self._answers = iter(answers)
@@ -135,7 +135,7 @@ def test_k_seq_takes_the_least_ratio_that_keeps_the_law() -> None:
     assert k_seq.find_rho(probs, draft, 1) == 1.0
 
 
-def test_what_was_decided_on_is_told() -> None:
+def test_what_was_decided_on_is_reported() -> None:
     tree = DraftTree()
     first, second, _ = (tree.add(token, ROOT, 0.3, "toy") for token in (4, 5, 6))
     below = tree.add(7, second, 0.3, "toy")

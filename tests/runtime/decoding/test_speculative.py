@@ -322,7 +322,7 @@ class Ticking(BusyClock):
         return self.n_read * (self.n_read - 1) / 2000
 
 
-def test_what_rounds_take_is_told_the_planner_and_summed() -> None:
+def test_what_rounds_take_is_reported_the_planner_and_summed() -> None:
     """A round reads the clock three times: at first, before its pass, and once it has its rows."""
     seen: list[RoundTimings | None] = []
 

@@ -35,10 +35,10 @@ from edgedec.system.sandbox.programs import Limits, run_program
 def tried(text: str, *logs: float, ids: tuple[int, ...] | None = None) -> GenerationResult:
     """Returns a result of a text whose tokens have these log-probabilities."""
     tokens = tuple(hash(text) % 1000 + i for i in range(len(logs))) if ids is None else ids
-    told = tuple(TokenLogprob(token, log, ()) for token, log in zip(tokens, logs, strict=True))
+    reported = tuple(TokenLogprob(token, log, ()) for token, log in zip(tokens, logs, strict=True))
     return GenerationResult(
         text, tokens, ("target",) * len(tokens), "stop", 3, 0.0, 1.0, 1.0, 1.0, "plain", True,
-        DecodeStats(), logprobs=told,
+        DecodeStats(), logprobs=reported,
     )  # fmt: skip
 
 

@@ -58,10 +58,10 @@ def test_they_are_the_model_s(
         max_new_tokens=12, sampling=sampling, method=method, logprobs=n_top, seed=3, **fields
     )
     result = engine.generate(PROMPT, config)
-    told = result.logprobs
-    assert [one.token for one in told] == list(result.token_ids)
-    rows = exact(engine, [*engine.encode(PROMPT), *result.token_ids], len(told))
-    for one, row in zip(told, rows, strict=True):
+    reported = result.logprobs
+    assert [one.token for one in reported] == list(result.token_ids)
+    rows = exact(engine, [*engine.encode(PROMPT), *result.token_ids], len(reported))
+    for one, row in zip(reported, rows, strict=True):
         assert one.logprob == pytest.approx(row[one.token], abs=1e-4)
         likeliest = np.argsort(-row, kind="stable")[:n_top]
         assert [token for token, _ in one.top] == likeliest.tolist()
@@ -76,6 +76,6 @@ def test_asking_changes_no_text(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"logprobs": -1}, {"logprobs": 21}, {"verifier": "leviathan"}])
-def test_what_cannot_be_told(fields: dict[str, Any]) -> None:
+def test_what_cannot_be_reported(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="logprobs"):
         GenerationConfig(**{"logprobs": 1, **fields})

@@ -187,11 +187,11 @@ def test_a_long_text_is_read_in_parts(
     rule = rule_that_says(tokenizer.encode("jumps over"), tokenizer.vocab_size)
     engine = make_engine(rule, context=640, stop_token_ids=(END,))
     text = "lazy dogs " * 300 + "jumps over" + " the lazy fox" * 200
-    told: list[tuple[str, int, int]] = []
-    found = engine.quote(QUESTION, text, 10, lambda *progress: told.append(progress))
+    reported: list[tuple[str, int, int]] = []
+    found = engine.quote(QUESTION, text, 10, lambda *progress: reported.append(progress))
     assert (found.text, found.best.offset) == ("jumps over", 3000)
     assert found.n_parts > 3
-    assert told == [("quote", i + 1, found.n_parts) for i in range(found.n_parts)]
+    assert reported == [("quote", i + 1, found.n_parts) for i in range(found.n_parts)]
 
 
 @pytest.mark.slow

@@ -258,7 +258,7 @@ def test_tokens_with_a_breaker_in_their_text_break() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reported"),
     [
         ({"typical_p": 0}, "typical_p is 0"),
         ({"typical_p": 1.1}, "typical_p"),
@@ -272,8 +272,8 @@ def test_tokens_with_a_breaker_in_their_text_break() -> None:
         ({"mirostat_tau": float("nan"), "mirostat": 2, "temperature": 1}, "mirostat_tau"),
     ],
 )
-def test_values_that_make_no_sense(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_values_that_make_no_sense(fields: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ConfigError, match=reported):
         SamplingConfig(**fields)
 
 

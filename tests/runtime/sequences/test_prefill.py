@@ -188,9 +188,13 @@ def test_what_a_prefill_counts_and_tells(
     monkeypatch: pytest.MonkeyPatch, n_held: int, with_logits: bool
 ) -> None:
     monkeypatch.setattr(prefill, "PREFILL_CHUNK", 16)
-    session, stats, told = ToySession(VOCAB, CONTEXT), DecodeStats(), list[tuple[str, int, int]]()
+    session, stats, reported = (
+        ToySession(VOCAB, CONTEXT),
+        DecodeStats(),
+        list[tuple[str, int, int]](),
+    )
     session.restore(toy_state(PROMPT[:n_held], 0))
-    request = PrefillRequest(stats, with_logits, on_progress=lambda *done: told.append(done))
+    request = PrefillRequest(stats, with_logits, on_progress=lambda *done: reported.append(done))
     seen, prefilled = watched(ExactPrefiller().prefill(session, PROMPT, request))
     assert prefilled is not None
     assert len(prefilled.rows.logits) == 1
@@ -198,7 +202,7 @@ def test_what_a_prefill_counts_and_tells(
     assert stats.n_reused_tokens == min(n_held, 39)
     assert stats.n_prefill_tokens == 40 - stats.n_reused_tokens == session.n_rows
     ends = np.cumsum([stats.n_reused_tokens, *(len(wanted.tree) for wanted in seen)])[1:]
-    assert told == [("prefill", int(end), 40) for end in ends]
+    assert reported == [("prefill", int(end), 40) for end in ends]
     assert ends[-1] == 40
 
 

@@ -70,7 +70,7 @@ def made(smooth_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture
 def gpu(made: Made, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The driver's library, with what it is told to do."""
+    """The driver's library, with the calls it gets."""
     monkeypatch.setattr(cuda_driver, "LIBRARY", str(made.driver))
     driver = ctypes.CDLL(str(made.driver))
     driver.emulated_set_memory.argtypes = [ctypes.c_size_t]

@@ -81,25 +81,30 @@ def switched(
 
 
 def check_account(result: GenerationResult) -> None:
-    """Asserts that everything told of an output agrees with its tags."""
-    told, tags = result.switch, list(result.origins)
+    """Asserts that all reports of an output agree with its tags."""
+    reported, tags = result.switch, list(result.origins)
     assert set(tags) <= {"draft", "target"}
-    assert (told["n_draft"], told["n_target"]) == (tags.count("draft"), tags.count("target"))
-    assert told["share_target"] == tags.count("target") / len(tags)
-    assert told["cost_paper"] == told["share_target"] + 0.25 * (1 - told["share_target"])
+    assert (reported["n_draft"], reported["n_target"]) == (
+        tags.count("draft"),
+        tags.count("target"),
+    )
+    assert reported["share_target"] == tags.count("target") / len(tags)
+    assert reported["cost_paper"] == reported["share_target"] + 0.25 * (
+        1 - reported["share_target"]
+    )
     changes = [i for i in range(1, len(tags)) if tags[i] != tags[i - 1]]
-    assert [entry["position"] for entry in told["log"]] == changes
-    assert told["n_switches"] == len(changes)
-    assert told["first"] == tags[0]
-    assert told["policy_ms"] > 0
-    assert 0 <= told["n_copied"] <= len(tags)
-    for passes in told["passes"].values():
+    assert [entry["position"] for entry in reported["log"]] == changes
+    assert reported["n_switches"] == len(changes)
+    assert reported["first"] == tags[0]
+    assert reported["policy_ms"] > 0
+    assert 0 <= reported["n_copied"] <= len(tags)
+    for passes in reported["passes"].values():
         assert (passes["step_ms"] > 0) == (passes["n_steps"] > 0)
         assert (passes["catch_up_ms"] > 0) == (passes["n_catch_ups"] > 0)
         assert passes["n_caught_up"] >= passes["n_catch_ups"]
     assert result.stats.draft_ms >= 0
     assert result.stats.verify_ms >= 0
-    for entry in told["log"]:
+    for entry in reported["log"]:
         assert (entry["from"], entry["to"]) == tuple(tags[entry["position"] - 1 :][:2])
         assert entry["gap"] >= 0
         assert entry["catch_up_ms"] >= 0

@@ -1,4 +1,4 @@
-"""What is told of an output that two models gave: each sum against the passes it is of."""
+"""Reports of an output that two models wrote: each sum against its passes."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ PASS_CLOCK = PassClock()
 
 
 class Counting(RollingPolicy):
-    """Counts what it is told."""
+    """Counts its calls."""
 
-    n_told = 0
+    n_reported = 0
 
     def observe(self, model: Model, signal: Signal) -> Model:
-        self.n_told += 1
+        self.n_reported += 1
         return super().observe(model, signal)
 
 
@@ -90,10 +90,10 @@ class Timed(StatsSession):
         self.widths.append(len(wanted.tree) - wanted.n_known)
 
 
-def told_of(
+def reported_of(
     setting: str, copies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[GenerationResult, int, list[ToySession], int]:
-    """Returns an output, how often its policy was told and the text looked up, and the models."""
+    """Returns an output, how often its policy was called and the text looked up, and the models."""
     policy, n_looked = Counting(SwitchConfig.parse(setting)), 0
     propose = LookupChains.propose
 
@@ -107,7 +107,7 @@ def told_of(
     result, _, _ = switched(
         setting, GREEDY, target, draft, copies=copies, new_policy=lambda: policy
     )
-    return result, policy.n_told, [draft, target], n_looked
+    return result, policy.n_reported, [draft, target], n_looked
 
 
 @pytest.mark.parametrize("copies", [False, True])
@@ -116,19 +116,19 @@ def told_of(
 def test_times_are_those_of_what_was_done(
     setting: str, mode: str, copies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result, n_told, (draft, target), n_looked = told_of(
+    result, n_reported, (draft, target), n_looked = reported_of(
         f"{setting},mode={mode}", copies, monkeypatch
     )
-    assert result.switch["policy_ms"] == 1000 * (n_told + len(result.token_ids))
+    assert result.switch["policy_ms"] == 1000 * (n_reported + len(result.token_ids))
     assert (n_looked > 0) == copies
     is_judged = mode != "trust"
     assert result.stats.draft_ms == 1000 * n_looked + is_judged * DRAFT_MS * draft.n_passes
     assert result.stats.verify_ms == TARGET_MS * result.stats.n_rounds
     passes = result.switch["passes"]
     for name, session, ms in (("draft", draft, DRAFT_MS), ("target", target, TARGET_MS)):
-        told_ms = sum(passes[name][part] for part in ("step_ms", "catch_up_ms", "prompt_ms"))
+        reported_ms = sum(passes[name][part] for part in ("step_ms", "catch_up_ms", "prompt_ms"))
         is_prefilled = name == "target"  # by the request, which is none of the method's passes
-        assert told_ms == ms * (session.n_passes - is_prefilled)
+        assert reported_ms == ms * (session.n_passes - is_prefilled)
 
 
 @pytest.mark.parametrize("mode", MODES)

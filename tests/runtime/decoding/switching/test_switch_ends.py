@@ -56,7 +56,7 @@ def test_idle_time_is_for_catching_up(setting: str, mode: str) -> None:
     next(stream)
     assert stream.catch_up() == 0  # nobody is idle yet
     list(stream)
-    told, text = stream.result.switch, [*PROMPT, *stream.result.token_ids]
+    reported, text = stream.result.switch, [*PROMPT, *stream.result.token_ids]
     missed = len(text) - target.n_tokens + 50 - draft.n_tokens
     assert missed > 0
     n_rows = target.n_rows + draft.n_rows
@@ -65,7 +65,7 @@ def test_idle_time_is_for_catching_up(setting: str, mode: str) -> None:
     assert list(target.tokens) == text
     assert list(draft.tokens) == text[:50]
     assert stream.catch_up() == 0
-    assert stream.result.switch == told
+    assert stream.result.switch == reported
     longer = [*text, 3, 1]
     config = GenerationConfig(max_new_tokens=9)
     found = generate(target, longer, config, strategy).token_ids

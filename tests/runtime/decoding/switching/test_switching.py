@@ -1,4 +1,4 @@
-"""Switching at its edges: whose text it is, what the KV caches hold, what is told of it."""
+"""Switching at its edges: whose text it is, what the KV caches hold, what is reported."""
 
 from __future__ import annotations
 
@@ -231,9 +231,11 @@ def test_every_token_is_computed_once_by_each_model_at_most(setting: str) -> Non
         assert session.n_passes <= 60
     passes = result.switch["passes"]
     n_passes = {name: counts["n_steps"] + counts["n_catch_ups"] for name, counts in passes.items()}
-    told = result.switch
-    assert n_passes["target"] == told["n_target"]
-    assert n_passes["draft"] == told["n_draft"] + told["n_dropped"] - 1  # that of the prompt
+    reported = result.switch
+    assert n_passes["target"] == reported["n_target"]
+    assert (
+        n_passes["draft"] == reported["n_draft"] + reported["n_dropped"] - 1
+    )  # that of the prompt
     n_computed = n_passes["target"] + passes["target"]["n_caught_up"]
     assert target.n_tokens == len(PROMPT) + n_computed
 

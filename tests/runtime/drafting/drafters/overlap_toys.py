@@ -55,7 +55,7 @@ def mostly(prefix: Sequence[int]) -> npt.NDArray[np.float32]:
 
 
 class DraftSession(ToySession):
-    """Notes what it computes and in which thread; it fails there when told to."""
+    """Notes what it computes and in which thread; it fails there on request."""
 
     def __init__(self, rule: Rule = sure, context: int = 256) -> None:
         super().__init__(VOCAB, context, rule)

@@ -26,8 +26,8 @@ def said(n_rows: int) -> MtpRows:
     return MtpRows(ids, np.broadcast_to(np.log(shares), ids.shape).astype(np.float32))
 
 
-def told(tree: DraftTree, truth: list[int], is_bound: bool = True) -> MtpDrafting:
-    """Returns a drafting that was told of a round in which ``truth`` came."""
+def reported(tree: DraftTree, truth: list[int], is_bound: bool = True) -> MtpDrafting:
+    """Returns a drafting after a round in which ``truth`` came."""
     drafting = Mtp(is_bound).begin(DraftPrompt(TEXT))
     outcome = replace(outcome_of(tree, truth), mtp=said(1 + len(tree)))
     drafting.observe(context_of(TEXT), outcome)
@@ -43,7 +43,7 @@ def chain(*tokens: int) -> DraftTree:
 
 @pytest.mark.parametrize(("truth", "row"), [([7], 0), ([5, 7], 1), ([5, 6, 7], 2)])
 def test_the_row_is_that_of_the_last_accepted_token(truth: list[int], row: int) -> None:
-    tree = told(chain(5, 6), truth).propose(context_of(TEXT + truth), WIDE)
+    tree = reported(chain(5, 6), truth).propose(context_of(TEXT + truth), WIDE)
     firsts = [tree.nodes[i].token for i in tree.children(ROOT)]
     assert sorted(firsts) == [100 * row + i for i in range(4)]
 
@@ -60,7 +60,7 @@ def test_a_draft_that_was_proposed_but_not_computed_has_no_row() -> None:
 
 
 def test_only_the_likeliest_is_followed_by_what_the_next_head_says() -> None:
-    tree = told(DraftTree(), [7]).propose(context_of([*TEXT, 7]), WIDE)
+    tree = reported(DraftTree(), [7]).propose(context_of([*TEXT, 7]), WIDE)
     assert [(n.token, n.depth) for n in tree.nodes if n.depth == 2] == [
         (10, 2), (11, 2), (12, 2), (13, 2)
     ]  # fmt: skip
@@ -79,7 +79,7 @@ def test_hydra_says_nothing_behind_another_token_than_the_likeliest() -> None:
 
 
 def test_what_was_said_of_another_text_is_not_proposed() -> None:
-    drafting = told(DraftTree(), [7])
+    drafting = reported(DraftTree(), [7])
     assert not len(drafting.propose(context_of([*TEXT, 7, 8]), WIDE))
     drafting.observe(context_of([*TEXT, 7]), outcome_of(DraftTree(), [2]))  # a pass without heads
     assert not len(drafting.propose(context_of([*TEXT, 7, 2]), WIDE))
@@ -108,7 +108,7 @@ def test_what_comes_true_is_believed_and_what_does_not_is_not() -> None:
         ([0, 10, 20, 30, 42], {0, 2, 4, 7}, {1, 3, 5, 6}),
     ],
 )
-def test_what_becomes_of_drafts_is_told_apart_by_depth_and_rank(
+def test_what_becomes_of_drafts_is_kept_apart_by_depth_and_rank(
     came: list[int], right: set[int], wrong: set[int]
 ) -> None:
     drafter = Mtp(True)

@@ -93,7 +93,7 @@ class Proposing:
         self.close = lambda: None
 
 
-def test_may_be_told_not_to_grow(store: NgramStore) -> None:
+def test_growing_can_be_turned_off(store: NgramStore) -> None:
     begin(StoreDrafter(store, is_growing=False), [1, 2]).end([1, 2, 3])
     assert store.n_tokens == 0
 

@@ -104,7 +104,7 @@ def test_proposes_candidates_of_candidates() -> None:
     assert probability_of(tree, 2) > probability_of(tree, 3)
 
 
-def test_ranks_depths_and_seeds_are_told_apart() -> None:
+def test_ranks_depths_and_seeds_are_kept_apart() -> None:
     drafter = TokenRecycling()
     begin(drafter, [1, 2, 1, 3])
     drafter.store(9, [4, 5, 6])

@@ -23,9 +23,9 @@ TELLING_PASSES = [sys.executable, "-c", _PROGRAM]
 def wait_for_passes(process: subprocess.Popen[str], n: int) -> None:
     """Returns when the ``n``-th pass begins."""
     assert process.stderr is not None
-    told = []
+    reported = []
     for line in process.stderr:
-        told.append(line)
+        reported.append(line)
         if line == f"pass {n}\n":
             return
-    raise AssertionError("".join(told))
+    raise AssertionError("".join(reported))
