@@ -165,7 +165,7 @@ def _launch(fields: Mapping[str, Any]) -> KernelLaunch:
 
 
 class PassInputs:
-    """What the host tells a pass, in one piece of memory of int32.
+    """What the host tells a pass, in one part of memory of int32.
 
     Shapes: ids, positions [n_rows]; seen [n_rows]: rows of the KV cache, from the first on, that a
         row sees all of; slots [n_rows]: the row of the KV cache it writes, -1 for none; mask
@@ -233,12 +233,12 @@ class KeepInputs:
         self.scalars = self.memory[MAX_TREE : MAX_TREE + SCALARS]
 
 
-def pieces(
+def parts_of_pass(
     passes: Sequence[DevicePass], n_rows: int, asked: Sequence[int]
 ) -> Iterator[tuple[DevicePass, range]]:
     """Yields what a pass of ``n_rows`` is cut into, of which the rows ``asked`` give logits.
 
-    A piece is of the smallest kind that all rows left fit into; if there is none, of the largest
+    A part is of the smallest kind that all rows left fit into; if there is none, of the largest
     that gives as many logits as are asked for.
     """
     start = 0

@@ -41,7 +41,7 @@ SPARE_ROWS = 2 * PREFILL.n_rows
 
 
 @dataclass(frozen=True)
-class Piece:
+class PassPart:
     """Rows ``start`` to ``stop`` of a pass, computed by ``static``."""
 
     static: StaticPass
@@ -54,7 +54,7 @@ def coreml_port(name: str) -> str:
     return name.replace(".", "_")
 
 
-def pieces(n_rows: int, asked: Sequence[int]) -> Iterator[Piece]:
+def parts_of_pass(n_rows: int, asked: Sequence[int]) -> Iterator[PassPart]:
     """Yields what a pass of ``n_rows`` is cut into, of which rows ``asked`` give logits.
 
     Many rows at once pay where at most one of them gives logits, few are cheaper in the small
@@ -71,5 +71,5 @@ def pieces(n_rows: int, asked: Sequence[int]) -> Iterator[Piece]:
         else:
             static = VERIFY
         stop = min(start + static.n_rows, n_rows)
-        yield Piece(static, start, stop)
+        yield PassPart(static, start, stop)
         start = stop

@@ -11,7 +11,7 @@ from edgedec.runtime.decoding.verifiers.deterministic import index_of, judge_sib
 from edgedec.runtime.decoding.verifiers.verifier import (
     Chance,
     Choice,
-    Target,
+    TargetChoices,
     Verdict,
     draft_probs,
     walk,
@@ -36,7 +36,7 @@ class KSeq:
     kinds = frozenset({SiblingKind.INDEPENDENT})
     siblings = SiblingKind.INDEPENDENT
 
-    def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
+    def verify(self, tree: DraftTree, target: TargetChoices, chance: Chance) -> Verdict:
         def choose(node: int, siblings: Sequence[int]) -> Choice:
             distribution, position = target.distribution(node), target.position(node)
             if not siblings:

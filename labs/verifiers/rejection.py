@@ -17,7 +17,7 @@ from edgedec.runtime.decoding.verifiers.verifier import (
     ALL_KINDS,
     Chance,
     Choice,
-    Target,
+    TargetChoices,
     Verdict,
     draft_probs,
     walk,
@@ -39,7 +39,7 @@ class Rejection:
     kinds = ALL_KINDS
     siblings = SiblingKind.WITHOUT_REPLACEMENT
 
-    def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
+    def verify(self, tree: DraftTree, target: TargetChoices, chance: Chance) -> Verdict:
         def choose(node: int, siblings: Sequence[int]) -> Choice:
             distribution, position = target.distribution(node), target.position(node)
             if not siblings or tree.kind is SiblingKind.DETERMINISTIC:

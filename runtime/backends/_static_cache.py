@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 _MOST_LOGITS = max(BUCKETS, key=lambda bucket: bucket.n_logits)
 
 
-class BucketPiece(NamedTuple):
+class BucketPart(NamedTuple):
     """Tokens of a tree that one graph computes, and of which logits are wanted."""
 
     bucket: StaticPass
@@ -34,7 +34,7 @@ class BucketPiece(NamedTuple):
     logit_rows: tuple[int, ...]
 
 
-def pieces_of(wanted: Pass) -> Iterator[BucketPiece]:
+def parts_of(wanted: Pass) -> Iterator[BucketPart]:
     """Yields the parts of a pass, each for the smallest graph that it fits in."""
     start, stop = wanted.n_known, len(wanted.tree)
     while start < stop:
@@ -45,7 +45,7 @@ def pieces_of(wanted: Pass) -> Iterator[BucketPiece]:
             if len(rows) <= bucket.n_logits:
                 break
         start = tokens.stop
-        yield BucketPiece(bucket, tokens, rows)
+        yield BucketPart(bucket, tokens, rows)
 
 
 class StaticKVCache(WholeCache):
@@ -57,25 +57,25 @@ class StaticKVCache(WholeCache):
         self._kv_rows = dict(arrays)
 
     @abstractmethod
-    def _compute(self, wanted: Pass, n_past: int, piece: BucketPiece) -> Rows:
-        """Returns the rows of ``piece`` in memory of their own; writes its keys and values."""
+    def _compute(self, wanted: Pass, n_past: int, part: BucketPart) -> Rows:
+        """Returns the rows of ``part`` in memory of their own; writes its keys and values."""
 
     def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows, in memory of their own."""
-        pieces = [*pieces_of(wanted)]
-        parts = [self._compute(wanted, wanted.n_past, piece) for piece in pieces]
-        found = [row for piece in pieces for row in piece.logit_rows]
+        parts = [*parts_of(wanted)]
+        computed = [self._compute(wanted, wanted.n_past, part) for part in parts]
+        found = [row for part in parts for row in part.logit_rows]
         order = [found.index(row) for row in wanted.logit_rows]
-        logits = np.concatenate([part.logits for part in parts])
+        logits = np.concatenate([rows.logits for rows in computed])
         logits = logits[order] if len(logits) else logits
         hidden = {
-            layer: np.concatenate([part.hidden[layer] for part in parts])
+            layer: np.concatenate([rows.hidden[layer] for rows in computed])
             for layer in wanted.hidden_layers
         }
-        if any(part.row_stats is None for part in parts):
+        if any(rows.row_stats is None for rows in computed):
             return Rows(logits, hidden)
-        stats = [vars(part.row_stats) for part in parts]
-        joined = {name: np.concatenate([part[name] for part in stats])[order] for name in stats[0]}
+        stats = [vars(rows.row_stats) for rows in computed]
+        joined = {name: np.concatenate([one[name] for one in stats])[order] for name in stats[0]}
         return Rows(logits, hidden, RowStats(**joined))
 
     def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
@@ -103,9 +103,9 @@ class StaticKVCache(WholeCache):
         for name, array in self._kv_rows.items():
             array[:, :, start : start + n_rows] = kv_rows[name][:, :, :n_rows]
 
-    def _visible(self, tree: TokenTree, n_past: int, piece: BucketPiece) -> npt.NDArray[np.bool_]:
+    def _visible(self, tree: TokenTree, n_past: int, part: BucketPart) -> npt.NDArray[np.bool_]:
         """Returns what each row of a graph attends to [rows, context + rows]."""
-        n, (first, stop) = piece.bucket.n_rows, (piece.tokens.start, piece.tokens.stop)
+        n, (first, stop) = part.bucket.n_rows, (part.tokens.start, part.tokens.stop)
         sees = np.zeros((n, self._context + n), np.bool_)
         sees[:, self._context :] = np.eye(n, dtype=np.bool_)  # also of rows that are no tokens
         m = stop - first
@@ -116,8 +116,8 @@ class StaticKVCache(WholeCache):
         return sees
 
 
-class PieceInputs(NamedTuple):
-    """What a graph is given of a piece, filled up with zeros.
+class PartInputs(NamedTuple):
+    """What a graph is given of a part, filled up with zeros.
 
     Shapes: ids, positions [1, rows] int64; logit_rows [rows with logits] int64.
     """
@@ -127,14 +127,14 @@ class PieceInputs(NamedTuple):
     logit_rows: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, tree: TokenTree, n_past: int, piece: BucketPiece) -> PieceInputs:
-        """Returns those of ``piece`` after ``n_past`` tokens."""
-        n, tokens = piece.bucket.n_rows, slice(piece.tokens.start, piece.tokens.stop)
-        rows = np.array(piece.logit_rows, np.int64) - tokens.start
+    def of(cls, tree: TokenTree, n_past: int, part: BucketPart) -> PartInputs:
+        """Returns those of ``part`` after ``n_past`` tokens."""
+        n, tokens = part.bucket.n_rows, slice(part.tokens.start, part.tokens.stop)
+        rows = np.array(part.logit_rows, np.int64) - tokens.start
         return cls(
             _filled(tree.tokens[tokens], n)[np.newaxis],
             _filled(n_past + np.array(tree.depths[tokens]), n)[np.newaxis],
-            _filled(rows, piece.bucket.n_logits),
+            _filled(rows, part.bucket.n_logits),
         )
 
 

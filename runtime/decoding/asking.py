@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
-from edgedec.runtime.drafting.guarded import GuardedDrafting
+from edgedec.runtime.drafting.isolation import IsolatedDrafting
 
 _RATE = 0.1  # at which a round changes what others are expected to take
 _MOST_CHANGE = 2.0  # times the usual; a round that took longer was disturbed
@@ -138,7 +138,7 @@ class Askings:
         self._round_ms += 1000 * (self._clock() - self._began_s)
 
     def propose(
-        self, drafting: GuardedDrafting, context: DraftContext, budget: Budget
+        self, drafting: IsolatedDrafting, context: DraftContext, budget: Budget
     ) -> DraftTree:
         """Returns what a drafter proposes."""
         began_s = self._clock()
@@ -147,7 +147,7 @@ class Askings:
         return tree
 
     def observe(
-        self, drafting: GuardedDrafting, context: DraftContext, outcome: RoundOutcome
+        self, drafting: IsolatedDrafting, context: DraftContext, outcome: RoundOutcome
     ) -> None:
         """Tells a drafter of the round, if it was asked or is not resting."""
         if drafting.name in self._spent_ms:

@@ -11,7 +11,7 @@ from edgedec.runtime.decoding.model_advisor import ModelAdvisor, ModelPlan, Mode
 from edgedec.runtime.drafting.draft_cost import Promise
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, ModelDrafting
-from edgedec.runtime.drafting.guarded import GuardedModelDrafting
+from edgedec.runtime.drafting.isolation import IsolatedModelDrafting
 from edgedec.runtime.sequences.passes import Passes
 
 RatesOf = Callable[[str, Promise | None], ModelRates]
@@ -21,7 +21,7 @@ RatesOf = Callable[[str, Promise | None], ModelRates]
 @dataclass
 class _Candidate:
     role: str
-    drafting: GuardedModelDrafting
+    drafting: IsolatedModelDrafting
     advisor: ModelAdvisor | None = None
 
 
@@ -30,7 +30,7 @@ class ModelChoice:
 
     def __init__(
         self,
-        models: Sequence[tuple[str, GuardedModelDrafting]],
+        models: Sequence[tuple[str, IsolatedModelDrafting]],
         costs: CostBook,
         rates_of: RatesOf,
         clock: Callable[[], float],

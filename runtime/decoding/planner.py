@@ -21,11 +21,11 @@ from edgedec.runtime.drafting.drafter import (
     RoundOutcome,
 )
 from edgedec.runtime.drafting.fusion import fuse
-from edgedec.runtime.drafting.guarded import (
-    GuardedDrafter,
-    GuardedDrafting,
-    GuardedModelDrafter,
-    GuardedModelDrafting,
+from edgedec.runtime.drafting.isolation import (
+    IsolatedDrafter,
+    IsolatedDrafting,
+    IsolatedModelDrafter,
+    IsolatedModelDrafting,
     failures,
 )
 from edgedec.runtime.sequences.passes import Passes
@@ -123,18 +123,18 @@ class Drafters:
     """The drafters of a planner: free ones, and those with a model."""
 
     def __init__(self, free: Sequence[Drafter], models: Sequence[ModelDrafter] = ()) -> None:
-        self.free = [GuardedDrafter(drafter) for drafter in free]
-        self.models = [GuardedModelDrafter(model) for model in models]
+        self.free = [IsolatedDrafter(drafter) for drafter in free]
+        self.models = [IsolatedModelDrafter(model) for model in models]
 
     @property
-    def all(self) -> list[GuardedDrafter | GuardedModelDrafter]:
+    def all(self) -> list[IsolatedDrafter | IsolatedModelDrafter]:
         """Every drafter."""
         return [*self.free, *self.models]
 
     @property
     def failures(self) -> dict[str, str]:
         """Drafters that were switched off, and why."""
-        return failures(drafter.guard for drafter in self.all)
+        return failures(drafter.isolation for drafter in self.all)
 
     @property
     def hidden_layers(self) -> tuple[int, ...]:
@@ -156,8 +156,8 @@ class Drafters:
 class DraftingTeam:
     """The parts of all drafters of a planner in one request."""
 
-    free: list[GuardedDrafting]
-    models: list[GuardedModelDrafting]
+    free: list[IsolatedDrafting]
+    models: list[IsolatedModelDrafting]
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         """Tells all of a round."""
@@ -186,7 +186,7 @@ class DraftingTeam:
         return [line for model in self.models for line in model.drafting.explain()]
 
     @property
-    def _all(self) -> list[GuardedDrafting | GuardedModelDrafting]:
+    def _all(self) -> list[IsolatedDrafting | IsolatedModelDrafting]:
         return [*self.free, *self.models]
 
 

@@ -70,9 +70,9 @@ class PrefixCache:
     def find(
         self, model: str, tokens: Sequence[int], layout: Layout, look_back: int = 0
     ) -> list[SessionState]:
-        """Returns the longest known prefix of ``tokens`` in pieces, each to follow the one before.
+        """Returns the longest known prefix of ``tokens`` in segments, each after the one before.
 
-        The pieces stay what they are, whatever the cache forgets later. None are found for a
+        The segments stay what they are, whatever the cache forgets later. None are found for a
         session whose KV cache has another ``layout`` than the rows.
 
         look_back: of the session; passes may follow what is found.
@@ -80,12 +80,12 @@ class PrefixCache:
         if self._layouts.get(model) != layout:
             return []
         self._now += 1
-        pieces = self._pieces(model, tokens)
+        segments = self._segments(model, tokens)
         for node, _, _ in self._way(model, tokens):
             node.used = self._now
-        while pieces and not can_follow(pieces, look_back):
-            pieces.pop()
-        return pieces
+        while segments and not can_follow(segments, look_back):
+            segments.pop()
+        return segments
 
     def insert(
         self, model: str, tokens: Sequence[int], snapshot: Snapshot, look_back: int = 0
@@ -103,8 +103,8 @@ class PrefixCache:
         if self._layouts.setdefault(model, ends.layout) != ends.layout:
             self._roots.pop(model, None)
             self._layouts[model] = ends.layout
-        pieces = self._pieces(model, tokens)
-        n_known = len(pieces[-1].tokens) if pieces else 0
+        segments = self._segments(model, tokens)
+        n_known = len(segments[-1].tokens) if segments else 0
         n_kept = min(len(tokens), (self.max_bytes - ends.nbytes) // max(1, ends.row_nbytes))
         n_bytes = (n_kept - n_known) * ends.row_nbytes + ends.nbytes
         n_along = sum(node.nbytes for node, _, _ in self._way(model, tokens))
@@ -120,7 +120,7 @@ class PrefixCache:
         if n_kept > n_known:
             self._make_room(n_bytes)
             kv_rows = snapshot(n_kept, n_known).kv_rows
-            if pieces and can_follow(pieces, look_back):
+            if segments and can_follow(segments, look_back):
                 kv_rows = _own_latest(kv_rows, n_kept - n_known)
             new = _Node(tuple(tokens[n_known:n_kept]), kv_rows, parent, self._now)
             parent.children[new.tokens[0]] = new
@@ -138,13 +138,13 @@ class PrefixCache:
                 yield (*tokens, *node.tokens)
             waiting += (((*tokens, *node.tokens), child) for child in node.children.values())
 
-    def _pieces(self, model: str, tokens: Sequence[int]) -> list[SessionState]:
+    def _segments(self, model: str, tokens: Sequence[int]) -> list[SessionState]:
         """Returns what is known along ``tokens``, views of it."""
-        pieces = []
+        segments = []
         for node, start, n_common in self._way(model, tokens):
             kv_rows = cut(node.kv_rows, len(node.tokens), 0, n_common)
-            pieces.append(SessionState(tuple(tokens[: start + n_common]), start, kv_rows))
-        return pieces
+            segments.append(SessionState(tuple(tokens[: start + n_common]), start, kv_rows))
+        return segments
 
     def _root(self, model: str) -> _Node:
         return self._roots.setdefault(model, _Node((), {}, None, 0))

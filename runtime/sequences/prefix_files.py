@@ -65,9 +65,9 @@ class PrefixFiles:
     def find(
         self, expected: Expected, group: str, text: Sequence[int], n_held: int
     ) -> list[SessionState]:
-        """Returns what is known of the beginning of ``text``, in pieces that follow one another.
+        """Returns what is known of the beginning of ``text``, in segments that follow one another.
 
-        The first piece begins at token ``n_held`` or before. Damaged files are removed.
+        The first segment begins at token ``n_held`` or before. Damaged files are removed.
 
         Args:
             expected: Whose rows; its layout has to be known.
@@ -76,15 +76,15 @@ class PrefixFiles:
         if len(text) < self.block or not is_private_folder(self._folder):
             return []
         first = 0 if expected.look_back else n_held // self.block
-        pieces: list[SessionState] = []
+        segments: list[SessionState] = []
         for path, stop in self._blocks(expected, group, text)[first:]:
             block = self._read(path, expected, text[stop - self.block : stop])
             if block is None:
                 break
-            pieces.append(SessionState(tuple(text[:stop]), stop - self.block, block.kv_rows))
-        while pieces and not can_follow(pieces, expected.look_back):
-            pieces.pop()
-        return pieces
+            segments.append(SessionState(tuple(text[:stop]), stop - self.block, block.kv_rows))
+        while segments and not can_follow(segments, expected.look_back):
+            segments.pop()
+        return segments
 
     def insert(
         self,

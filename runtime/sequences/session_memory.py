@@ -105,7 +105,7 @@ class SessionMemory:
     def _remembered(
         self, role: str, sequence: TokenSequence, text: Sequence[int]
     ) -> list[SessionState]:
-        """Returns the longest prefix of ``text`` that no sequence holds any more, in pieces."""
+        """Returns the longest prefix of ``text`` that no sequence holds any more, in segments."""
         if self.prefix_cache.max_bytes == 0:
             return []
         key = _key(role, sequence.group)
@@ -135,9 +135,9 @@ class SessionMemory:
         pool = self._pools[role]
         if not self._known[role].config.look_back:
             layout = pool.latest.layout
-            pieces = self.prefix_cache.find(_key(role, group), text, layout)
-            if pieces:
-                rows_of = partial(_rows_of_pieces, pieces)
+            segments = self.prefix_cache.find(_key(role, group), text, layout)
+            if segments:
+                rows_of = partial(_rows_of_segments, segments)
                 self._files.insert(self._expected(role, layout), group, text, rows_of)
             return
         sequence = pool.take(text, group)  # only there windows have what passes look at
@@ -290,20 +290,21 @@ def _rows_of(sequence: TokenSequence, n_tokens: int, stop: int, start: int) -> S
     return SessionState(whole.tokens[:stop], start, rows)
 
 
-def _rows_of_pieces(pieces: Sequence[SessionState], stop: int, start: int) -> SessionState:
-    """Returns rows of tokens ``start`` to ``stop`` of a text that ``pieces`` make up."""
+def _rows_of_segments(segments: Sequence[SessionState], stop: int, start: int) -> SessionState:
+    """Returns rows of tokens ``start`` to ``stop`` of a text that ``segments`` make up."""
     parts = [
-        cut(piece.kv_rows, n, max(0, start - piece.start), min(n, stop - piece.start))
-        for piece in pieces
-        if piece.start < stop and start < piece.start + (n := len(piece.tokens) - piece.start)
+        cut(segment.kv_rows, n, max(0, start - segment.start), min(n, stop - segment.start))
+        for segment in segments
+        if segment.start < stop
+        and start < segment.start + (n := len(segment.tokens) - segment.start)
     ]
     rows = {name: np.concatenate([part[name] for part in parts], TOKEN_AXIS) for name in parts[0]}
-    return SessionState(pieces[-1].tokens[:stop], start, rows)
+    return SessionState(segments[-1].tokens[:stop], start, rows)
 
 
-def _behind(pieces: Sequence[SessionState], n_tokens: int) -> list[SessionState]:
-    """Returns pieces without the rows of the first tokens."""
-    return [p.after(max(p.start, n_tokens)) for p in pieces if len(p.tokens) > n_tokens]
+def _behind(segments: Sequence[SessionState], n_tokens: int) -> list[SessionState]:
+    """Returns segments without the rows of the first tokens."""
+    return [p.after(max(p.start, n_tokens)) for p in segments if len(p.tokens) > n_tokens]
 
 
 def _key(role: str, group: str) -> str:

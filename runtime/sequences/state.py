@@ -91,22 +91,22 @@ def cut(kv_rows: KVRows, n_rows: int, start: int, stop: int) -> KVRows:
     }
 
 
-def first_covered(pieces: Iterable[SessionState]) -> int:
-    """Returns the token from which on to the end of the last piece `LATEST` rows are complete.
+def first_covered(segments: Iterable[SessionState]) -> int:
+    """Returns the token from which on to the end of the last segment `LATEST` rows are complete.
 
-    0 where they are from before the first piece on.
+    0 where they are from before the first segment on.
     """
     first = 0
-    for piece in pieces:
-        own = piece.first_latest or 0
-        is_whole = any(name.startswith(TOGETHER) for name in piece.kv_rows)
-        first = min(first, own) if own <= piece.start and not is_whole else own
+    for segment in segments:
+        own = segment.first_latest or 0
+        is_whole = any(name.startswith(TOGETHER) for name in segment.kv_rows)
+        first = min(first, own) if own <= segment.start and not is_whole else own
     return first
 
 
-def can_follow(pieces: Sequence[SessionState], look_back: int) -> bool:
-    """Says whether a pass that looks back so many tokens may follow the last of ``pieces``."""
-    return first_covered(pieces) <= max(0, len(pieces[-1].tokens) - look_back)
+def can_follow(segments: Sequence[SessionState], look_back: int) -> bool:
+    """Says whether a pass that looks back so many tokens may follow the last of ``segments``."""
+    return first_covered(segments) <= max(0, len(segments[-1].tokens) - look_back)
 
 
 def check_layout(got: Layout, expected: Layout) -> None:
@@ -155,9 +155,9 @@ def check_tokens(state: SessionState, known: Sequence[int], context: int, n_ids:
         )
 
 
-def check_reach(pieces: Sequence[SessionState], look_back: int) -> None:
-    """Raises a SessionError unless a pass that looks back so far may follow ``pieces``."""
-    if not can_follow(pieces, look_back):
+def check_reach(segments: Sequence[SessionState], look_back: int) -> None:
+    """Raises a SessionError unless a pass that looks back so far may follow ``segments``."""
+    if not can_follow(segments, look_back):
         raise SessionError(
             f"the state lacks rows that layers with a window look at, the last {look_back}: take a "
             "snapshot of all tokens"

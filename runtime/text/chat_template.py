@@ -1,4 +1,4 @@
-"""Chat templates: rendering what a stranger wrote, and guarding what a user typed."""
+"""Chat templates: rendering what a stranger wrote, and escaping what a user typed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_CHARACTERS = 1_000_000  # of a template
 _FIRST_SUBSTITUTE, _LAST_SUBSTITUTE = 0xF0000, 0xFFFFD  # a private-use plane
 
 
-class Guard:
+class SpecialTokenEscape:
     """Hides special-token text inside user text while a template is rendered.
 
     One character of each occurrence is replaced by a private-use character that occurs nowhere in
@@ -79,7 +79,7 @@ class ChatTemplate:
             )
         self._source = source
         sandbox = TemplateSandbox()
-        self._budget = sandbox.budget
+        self._fuel = sandbox.fuel
         with _one_line_errors():
             self._template = sandbox.from_string(source)
             self._names = find_undeclared_variables(sandbox.parse(source))
@@ -103,7 +103,7 @@ class ChatTemplate:
         Raises:
             SessionError: The template refuses the messages, fails, or makes too much of them.
         """
-        self._budget.n_left = MAX_TEMPLATE_WORK + WORK_PER_INPUT * sum(
+        self._fuel.n_left = MAX_TEMPLATE_WORK + WORK_PER_INPUT * sum(
             map(len, texts_of([*messages, *tools]))
         )
         with _one_line_errors():

@@ -9,7 +9,7 @@ from edgedec.models.errors import PromptTooLongError, SessionError
 from edgedec.runtime.text.tokenizer import Codec, without_surrogates
 
 if TYPE_CHECKING:  # `loading` knows when to import it
-    from edgedec.runtime.text.chat_template import BrokenTemplate, ChatTemplate, Guard
+    from edgedec.runtime.text.chat_template import BrokenTemplate, ChatTemplate, SpecialTokenEscape
 
 Message = Mapping[str, Any]
 """A chat message: ``role`` and ``content``, and whatever else the model's template reads."""
@@ -101,8 +101,8 @@ class PromptEncoder:
         Raises:
             SessionError: There is no template, or it refuses the messages.
         """
-        text, guard = self._rendered(messages, tools)
-        return text.translate(guard.restore)
+        text, escape = self._rendered(messages, tools)
+        return text.translate(escape.restore)
 
     def encode_conversation(
         self, messages: Sequence[Message], tools: Sequence[Message] = ()
@@ -114,20 +114,22 @@ class PromptEncoder:
         """
         if not messages:
             raise SessionError("there are no chat messages, expected at least one")
-        text, guard = self._rendered(messages, tools)
-        ids = self._codec.encode_rendered(text, guard.restore)
+        text, escape = self._rendered(messages, tools)
+        ids = self._codec.encode_rendered(text, escape.restore)
         if not ids:
             raise SessionError("the chat template renders these messages to nothing")
-        return ids, text.translate(guard.restore)
+        return ids, text.translate(escape.restore)
 
-    def _rendered(self, items: Sequence[Any], tools: Sequence[Message]) -> tuple[str, Guard]:
+    def _rendered(
+        self, items: Sequence[Any], tools: Sequence[Message]
+    ) -> tuple[str, SpecialTokenEscape]:
         """Returns the text of messages, in which special tokens are the template's own."""
         if self._template is None:
             raise SessionError(
                 "this bundle has no chat template: pass the prompt as plain text instead of "
                 "messages"
             )
-        from edgedec.runtime.text.chat_template import Guard, texts_of
+        from edgedec.runtime.text.chat_template import SpecialTokenEscape, texts_of
 
         messages = [checked_message(message) for message in items]
         for role in {message["role"] for message in messages}.difference(_ROLES):
@@ -138,9 +140,9 @@ class PromptEncoder:
                 )
         texts = list(texts_of([*messages, *tools]))
         self._check_length(texts)
-        guard = Guard(self._codec.special_texts, texts)
-        guarded = [{**guard.hide_all(m), "role": m["role"]} for m in messages]
-        return self._template.render(guarded, guard.hide_all(list(tools))), guard
+        escape = SpecialTokenEscape(self._codec.special_texts, texts)
+        escaped = [{**escape.hide_all(m), "role": m["role"]} for m in messages]
+        return self._template.render(escaped, escape.hide_all(list(tools))), escape
 
     def _check_length(self, texts: Iterable[str]) -> None:
         """Refuses what is too long by far without encoding all of it, which takes a while.

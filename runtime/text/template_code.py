@@ -10,7 +10,7 @@ from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame, operators
 from jinja2.sandbox import SandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
 
-from edgedec.runtime.text.template_budget import Budget
+from edgedec.runtime.text.template_fuel import Fuel
 
 
 class TemplateCode(CodeGenerator):
@@ -90,21 +90,19 @@ class TemplateCode(CodeGenerator):
 class BoundedFormatter(SandboxedFormatter):
     """``str.format`` whose results are paid for."""
 
-    def __init__(self, environment: SandboxedEnvironment, budget: Budget, **options: Any) -> None:
+    def __init__(self, environment: SandboxedEnvironment, fuel: Fuel, **options: Any) -> None:
         super().__init__(environment, **options)
-        self._budget = budget
+        self._fuel = fuel
 
     def format_field(self, value: Any, format_spec: str) -> str:
         """Returns the field as written, its width paid for."""
-        self._budget.pay_for(value)
-        self._budget.pay(sum(map(int, re.findall(r"\d+", format_spec))))
+        self._fuel.pay_for(value)
+        self._fuel.pay(sum(map(int, re.findall(r"\d+", format_spec))))
         return str(super().format_field(value, format_spec))
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
         """Returns the field converted, its text paid for."""
-        self._budget.pay(
-            9 * self._budget.pay_for(value)
-        )  # repr("\U0001f600") may take ten characters
+        self._fuel.pay(9 * self._fuel.pay_for(value))  # repr("\U0001f600") may take ten characters
         return super().convert_field(value, conversion)
 
 

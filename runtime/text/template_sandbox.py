@@ -2,7 +2,7 @@
 
 Jinja's own sandbox keeps a template away from Python's insides, but not from the machine's memory:
 ``"%9999999999d" % 1`` is a single step. Here every turn of a loop, every call, and every operation
-whose result or effort may be large is paid for out of one budget, before it is carried out.
+whose result or effort may be large is paid for with one supply of fuel, before it is carried out.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import pass_eval_context
 
-from edgedec.runtime.text.template_budget import (
+from edgedec.runtime.text.template_code import BoundedFormatter, SafeFormatter, TemplateCode
+from edgedec.runtime.text.template_fuel import (
     ITEM,
-    Budget,
+    Fuel,
     depth,
     is_lazy,
     own_size,
@@ -34,10 +35,9 @@ from edgedec.runtime.text.template_budget import (
     shallow_size,
     whole,
 )
-from edgedec.runtime.text.template_code import BoundedFormatter, SafeFormatter, TemplateCode
 
 MAX_TEMPLATE_WORK = 1 << 27
-"""What any rendering may spend. Units: see `template_budget.Budget`."""
+"""What any rendering may spend. Units: see `template_fuel.Fuel`."""
 
 WORK_PER_INPUT = 64
 """What it may spend more for each character of the messages."""
@@ -98,7 +98,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(["+", "-", "*", "/", "//", "**", "%"])
 
     def __init__(self) -> None:
-        self.budget = Budget()
+        self.fuel = Fuel()
         self._prices: dict[str, int] = {}  # of a macro's call, and of the whole template's under ""
         # Constants would be folded when a template is read, and paid for only then.
         super().__init__(
@@ -114,7 +114,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             for name, function in {**self.filters, "tojson": self._tojson}.items()
             if name not in _UNNEEDED
         }
-        self.filters[_COUNTED] = self.budget.counted
+        self.filters[_COUNTED] = self.fuel.counted
         for name in ("eq", "==", "equalto", "ne", "!=", "lt", "<", "lessthan", "le", "<=",
                      "gt", ">", "greaterthan", "ge", ">=", "in"):  # fmt: skip
             self.tests[name] = self._compared(cast(Callable[..., Any], self.tests[name]))
@@ -126,28 +126,28 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def constant(self, text: str) -> str:
         """Returns ``text``, a constant that is put out, paid for."""
-        self.budget.pay(len(text))
+        self.fuel.pay(len(text))
         return text
 
     def made(self, value: Any) -> Any:
         """Returns ``value``, a new container or something to compare, paid for."""
-        self.budget.pay_for(value)
+        self.fuel.pay_for(value)
         return value
 
     def searched(self, value: Any) -> Any:
         """Returns ``value``, in which something is looked for, paid for."""
         if not isinstance(value, Mapping):
-            self.budget.pay_for(value)
+            self.fuel.pay_for(value)
         return value
 
     def joined(self, join: Callable[[Any], str], values: Sequence[Any]) -> str:
         """Returns ``values`` as one text."""
-        self.budget.pay_for(values)
+        self.fuel.pay_for(values)
         return join(values)
 
     def sliced(self, value: Any, part: slice) -> Any:
         """Returns ``value[part]``."""
-        self.budget.pay(shallow_size(value))
+        self.fuel.pay(shallow_size(value))
         return value[part]
 
     # What Jinja lets a sandbox decide.
@@ -157,20 +157,20 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         if isinstance(left, int | float) and isinstance(right, int | float):
             if operator == "**" and abs(right) > _MAX_EXPONENT and isinstance(right, int):
                 raise SecurityError("exponent too large")
-            self.budget.pay(own_size(left) + own_size(right))
+            self.fuel.pay(own_size(left) + own_size(right))
         elif operator == "*":
             n, repeated = (left, right) if isinstance(left, int) else (right, left)
-            self.budget.pay(whole(n) * shallow_size(repeated))
+            self.fuel.pay(whole(n) * shallow_size(repeated))
         elif operator == "%" and isinstance(left, str):
             self._pay_percent(left, right)
         else:
-            self.budget.pay(shallow_size(left) + shallow_size(right))
+            self.fuel.pay(shallow_size(left) + shallow_size(right))
         return super().call_binop(context, operator, left, right)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """Returns an item; hashing a tuple is paid for."""
         if isinstance(argument, tuple):
-            self.budget.pay_for(argument)  # to be hashed
+            self.fuel.pay_for(argument)  # to be hashed
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -185,32 +185,32 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         owner = getattr(obj, "__self__", None)
         price = self._prices[""]
         if isinstance(owner, str):
-            args = tuple(list(self.budget.counted(a)) if is_lazy(a) else a for a in args)
+            args = tuple(list(self.fuel.counted(a)) if is_lazy(a) else a for a in args)
             self._pay_method(owner, obj.__name__, *args)
         elif isinstance(obj, Macro | LoopContext):
-            self.budget.pay(self._prices.get(obj.name, price) if isinstance(obj, Macro) else price)
+            self.fuel.pay(self._prices.get(obj.name, price) if isinstance(obj, Macro) else price)
             if isinstance(obj, LoopContext) and args:
-                args = (self.budget.counted(args[0], price), *args[1:])
+                args = (self.fuel.counted(args[0], price), *args[1:])
         else:
-            self.budget.pay(price if isinstance(obj, BlockReference) else _STEP)
-            self.budget.pay_for(args)
+            self.fuel.pay(price if isinstance(obj, BlockReference) else _STEP)
+            self.fuel.pay_for(args)
         if kwargs:
-            self.budget.pay_for([value for name, value in kwargs.items() if name not in _SCOPES])
+            self.fuel.pay_for([value for name, value in kwargs.items() if name not in _SCOPES])
         return super().call(context, obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Returns ``str.format`` with a budget, None where it is another function."""
+        """Returns ``str.format`` that uses fuel, None where it is another function."""
         if super().wrap_str_format(value) is None:
             return None
         text, is_mapping = value.__self__, value.__name__ == "format_map"
         formatter = (
-            SafeFormatter(self, self.budget, escape=text.escape)
+            SafeFormatter(self, self.fuel, escape=text.escape)
             if hasattr(text, "__html__")
-            else BoundedFormatter(self, self.budget)
+            else BoundedFormatter(self, self.fuel)
         )
 
         def form(*args: Any, **kwargs: Any) -> str:
-            self.budget.pay(len(text))
+            self.fuel.pay(len(text))
             named = args[0] if is_mapping else kwargs
             return cast(str, type(text)(formatter.vformat(text, () if is_mapping else args, named)))
 
@@ -232,13 +232,13 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     @pass_eval_context
     def _output(self, eval_context: EvalContext, value: Any) -> Any:
         # The context is not needed; asking for it keeps Jinja from folding constants.
-        self.budget.pay_for(value)
+        self.fuel.pay_for(value)
         return value
 
     def _compared(self, test: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(test)
         def bounded(*args: Any) -> Any:
-            self.budget.pay_for(args)
+            self.fuel.pay_for(args)
             return test(*args)
 
         return bounded
@@ -251,13 +251,13 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         def bounded(*args: Any, **kwargs: Any) -> Any:
             passed, value, rest = args[:n_passed], args[n_passed], args[n_passed + 1 :]
             if is_lazy(value):
-                counted = self.budget.counted(value)
+                counted = self.fuel.counted(value)
                 value = counted if name in _LAZY else list(counted)
             elif name in _SHALLOW:
-                self.budget.pay(ITEM * len(value) if hasattr(value, "__len__") else 1)
+                self.fuel.pay(ITEM * len(value) if hasattr(value, "__len__") else 1)
             if name not in _SHALLOW and name not in _FREE:
-                self.budget.pay(_GROWTH.get(name, 1) * self.budget.pay_for(value))
-            self.budget.pay_for((rest, kwargs))
+                self.fuel.pay(_GROWTH.get(name, 1) * self.fuel.pay_for(value))
+            self.fuel.pay_for((rest, kwargs))
             if special is not None:
                 special(value, *rest, **kwargs)
             return function(*passed, value, *rest, **kwargs)
@@ -265,7 +265,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return bounded
 
     def _pay_method(self, text: str, name: str, *args: Any) -> None:
-        n_arguments = self.budget.pay_for(args)
+        n_arguments = self.fuel.pay_for(args)
         n = len(text)
         if name in ("center", "ljust", "rjust", "zfill"):
             n += whole(args[0]) if args else 0
@@ -281,30 +281,30 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             n = n * len(args[0]) + n_arguments
         elif name == "replace" and len(args) > 1:
             n = replaced_size(text, args[0], args[1])
-        self.budget.pay(3 * n)  # some letters have capitals of three
+        self.fuel.pay(3 * n)  # some letters have capitals of three
 
     def _pay_percent(self, form: str, values: Any) -> None:
-        n_values = self.budget.pay_for(values)
+        n_values = self.fuel.pay_for(values)
         conversions = _CONVERSION.findall(form)
         for width, precision, kind in conversions:
             if "*" in (width, precision) or kind not in "diouxXeEfFgGcrsa%" or len(width) > 9:
                 raise SecurityError(f"conversion %{width}{kind} is not supported")
-            self.budget.pay(whole(int(width or 0)) + int(precision or 0))
+            self.fuel.pay(whole(int(width or 0)) + int(precision or 0))
         n_uses = len(conversions) if isinstance(values, Mapping) else 1
-        self.budget.pay(len(form) + n_uses * n_values)
+        self.fuel.pay(len(form) + n_uses * n_values)
 
     def _pay_format(self, value: Any, *args: Any, **kwargs: Any) -> None:
         self._pay_percent(str(value), kwargs or args)
 
     def _pay_center(self, value: Any, width: int = 80) -> None:
-        self.budget.pay(whole(width))
+        self.fuel.pay(whole(width))
 
     def _pay_indent(self, value: Any, width: int | str = 4, *args: Any, **kwargs: Any) -> None:
         n = len(width) if isinstance(width, str) else whole(width)
-        self.budget.pay(n * (1 + len(str(value))))
+        self.fuel.pay(n * (1 + len(str(value))))
 
     def _pay_batch(self, value: Any, linecount: int, fill_with: Any = None) -> None:
-        self.budget.pay(ITEM * whole(linecount))
+        self.fuel.pay(ITEM * whole(linecount))
 
     _pay_slice = _pay_batch
 
@@ -313,13 +313,13 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             raise SecurityError("precision too large")
 
     def _pay_trim(self, value: Any, chars: str | None = None) -> None:
-        self.budget.pay(len(str(value)) * len(chars or ""))
+        self.fuel.pay(len(str(value)) * len(chars or ""))
 
     def _pay_replace(self, value: Any, old: Any, new: Any, count: Any = None) -> None:
-        self.budget.pay(replaced_size(str(value), str(old), str(new)))
+        self.fuel.pay(replaced_size(str(value), str(old), str(new)))
 
     def _pay_join(self, value: Any, d: Any = "", attribute: Any = None) -> None:
-        self.budget.pay(len(value) * len(str(d)) if hasattr(value, "__len__") else 1)
+        self.fuel.pay(len(value) * len(str(d)) if hasattr(value, "__len__") else 1)
 
     def _pay_sum(self, value: Any, attribute: Any = None, start: Any = 0) -> None:
         if not isinstance(start, int | float):
@@ -334,9 +334,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         sort_keys: bool = False,
     ) -> str:
         # Jinja's own filter escapes HTML characters, which a model would read as text.
-        n = self.budget.pay_for(value) * (6 if ensure_ascii else 2)
+        n = self.fuel.pay_for(value) * (6 if ensure_ascii else 2)
         n_indent = len(indent) if isinstance(indent, str) else whole(indent or 0)
-        self.budget.pay(n * (1 + n_indent * depth(value) + len("".join(separators or ()))))
+        self.fuel.pay(n * (1 + n_indent * depth(value) + len("".join(separators or ()))))
         return json.dumps(
             value,
             ensure_ascii=ensure_ascii,

@@ -18,7 +18,7 @@ from tokenizers.decoders import ByteLevel
 
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.runtime.text.stream_decoder import StreamDecoder
-from edgedec.runtime.text.tokenizer_guard import check_growth, panics_as
+from edgedec.runtime.text.tokenizer_checks import check_growth, panics_as
 
 _CONTROL = re.compile(
     r"<\|[^<>]*>|<[^<>]*\|>|<｜[^<>]*｜>|<\[[^<>]*\]>|\[\|[^\[\]]*\|\]"
@@ -40,7 +40,7 @@ class Codec(Protocol):
         """The texts of the special tokens."""
 
     def encode_rendered(self, text: str, restore: Mapping[int, str]) -> list[int]:
-        """Returns the ids of a rendered chat template whose user texts `Guard` has guarded."""
+        """Returns the ids of a rendered chat template whose user texts are escaped."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of ``ids`` without special tokens."""
@@ -76,9 +76,9 @@ class Tokenizer:
             i for i, token in backend.get_added_tokens_decoder().items() if token.special
         )
         _mark_control_tokens(backend)
-        self._guard: Callable[[], AbstractContextManager[None]] = partial(panics_as, SessionError)
+        self._calling: Callable[[], AbstractContextManager[None]] = partial(panics_as, SessionError)
         if isinstance(backend.decoder, ByteLevel):  # which takes any bytes: it cannot panic
-            self._guard = nullcontext
+            self._calling = nullcontext
         self._special = {
             token.content: token
             for token in backend.get_added_tokens_decoder().values()
@@ -130,7 +130,7 @@ class Tokenizer:
         return self._ids_of(list(map(without_surrogates, texts)), is_special_text=True)
 
     def encode_rendered(self, text: str, restore: Mapping[int, str]) -> list[int]:
-        """Returns the ids of a rendered chat template whose user texts `Guard` has guarded.
+        """Returns the ids of a rendered chat template whose user texts are escaped.
 
         When nothing had to be hidden these are the ids of the whole text, special tokens and all.
         Otherwise the text is cut at special tokens, which are the template's own; the parts
@@ -154,7 +154,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of ``ids`` without special tokens."""
         shown = [i for i in ids if i not in self._hidden]
-        with self._guard():
+        with self._calling():
             return str(self._backend.decode(shown, skip_special_tokens=False))
 
     def spellings(self) -> Mapping[int, bytes | str]:

@@ -31,7 +31,13 @@ from edgedec.models.graph import (
     GraphContract,
     hidden_port,
 )
-from edgedec.models.static_passes import SPARE_ROWS, STATIC_PASSES, Piece, coreml_port, pieces
+from edgedec.models.static_passes import (
+    SPARE_ROWS,
+    STATIC_PASSES,
+    PassPart,
+    coreml_port,
+    parts_of_pass,
+)
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._whole_cache import WholeCache
 from edgedec.runtime.sequences.affinity import Affinity
@@ -143,17 +149,17 @@ class CoreMLKVCache(WholeCache):
         n_new = len(wanted.tree) - wanted.n_known
         logits: dict[int, Array] = {}
         hidden: dict[int, list[Array]] = {layer: [] for layer in wanted.hidden_layers}
-        for piece in pieces(n_new, asked):
-            rows = [row for row in asked if piece.start <= row < piece.stop]
-            found = self._run(piece, self._inputs(wanted, n_past, piece, rows))
+        for part in parts_of_pass(n_new, asked):
+            rows = [row for row in asked if part.start <= row < part.stop]
+            found = self._run(part, self._inputs(wanted, n_past, part, rows))
             logits |= zip(rows, found[LOGITS][0].astype(np.float32), strict=False)
-            for layer, parts in hidden.items():
-                part = found[coreml_port(hidden_port(layer))][0]
-                parts.append(part[: piece.stop - piece.start].astype(np.float32))
+            for layer, states in hidden.items():
+                computed = found[coreml_port(hidden_port(layer))][0]
+                states.append(computed[: part.stop - part.start].astype(np.float32))
         empty = np.zeros((0, self._model.vocab_size), np.float32)
         return Rows(
             np.stack([logits[row] for row in asked]) if asked else empty,
-            {layer: np.concatenate(parts) for layer, parts in hidden.items()},
+            {layer: np.concatenate(states) for layer, states in hidden.items()},
         )
 
     def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
@@ -192,25 +198,25 @@ class CoreMLKVCache(WholeCache):
             whole[:, :, first : first + rows.shape[2]] = rows
             self._state.write_state(name, whole)
 
-    def _run(self, piece: Piece, inputs: dict[str, Array]) -> Mapping[str, Array]:
+    def _run(self, part: PassPart, inputs: dict[str, Array]) -> Mapping[str, Array]:
         try:
-            return self._model.functions[piece.static.name].predict(inputs, state=self._state)
+            return self._model.functions[part.static.name].predict(inputs, state=self._state)
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise SessionError(f"Core ML could not run the model: {reason}") from None
 
     def _inputs(
-        self, wanted: Pass, n_past: int, piece: Piece, rows: Sequence[int]
+        self, wanted: Pass, n_past: int, part: PassPart, rows: Sequence[int]
     ) -> dict[str, Array]:
         """Returns the inputs of a function, filled up with rows that nobody looks at."""
-        static, tree = piece.static, wanted.tree
-        new = slice(wanted.n_known + piece.start, wanted.n_known + piece.stop)
+        static, tree = part.static, wanted.tree
+        new = slice(wanted.n_known + part.start, wanted.n_known + part.stop)
         return {
             INPUT_IDS: _filled(tree.tokens[new], static.n_rows)[np.newaxis],
             POSITION_IDS: _filled(n_past + np.array(tree.depths[new]), static.n_rows)[np.newaxis],
             PAST_LENGTH: np.array([self._first + new.start], np.int32),
             ATTENTION_BIAS: self._attention_bias(tree, new, static.n_rows),
-            LOGIT_ROWS: _filled([row - piece.start for row in rows], static.n_logits),
+            LOGIT_ROWS: _filled([row - part.start for row in rows], static.n_logits),
         }
 
     def _attention_bias(self, tree: TokenTree, new: slice, n_rows: int) -> Array:

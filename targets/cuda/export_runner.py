@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from edgedec.export.verifying.verify import Logits
-from edgedec.kernels.device_program import DeviceProgram, OpenProgram, PassInputs, pieces
+from edgedec.kernels.device_program import DeviceProgram, OpenProgram, PassInputs, parts_of_pass
 from edgedec.models.graph import LOGITS
 from edgedec.models.reference import tree_mask
 from edgedec.targets.cuda.export_kernel import Kernel
@@ -29,7 +29,8 @@ class TwinRunner:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
         mask, depths = tree_mask(parents, n_past)
         in_tree, found = mask[:, n_past:], []
-        for kind, rows in pieces(self._opened.program.passes, len(tokens), range(len(tokens))):
+        passes = self._opened.program.passes
+        for kind, rows in parts_of_pass(passes, len(tokens), range(len(tokens))):
             inputs, part, n = (
                 PassInputs(kind.n_rows, kind.n_results),
                 slice(rows.start, rows.stop),

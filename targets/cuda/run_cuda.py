@@ -25,7 +25,7 @@ from edgedec.kernels.device_program import (
     DeviceProgram,
     OpenProgram,
     PassInputs,
-    pieces,
+    parts_of_pass,
 )
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
@@ -157,7 +157,7 @@ class CudaKVCache(WholeCache):
         asked = [row - n_known for row in wanted.logit_rows]
         opened, found = self._model.opened, _Found(wanted, self._model)
         with self._model.on_device():
-            for kind, rows in pieces(opened.program.passes, len(tree) - n_known, asked):
+            for kind, rows in parts_of_pass(opened.program.passes, len(tree) - n_known, asked):
                 results = [i for i, row in enumerate(asked) if row in rows]
                 places = [asked[i] - rows.start for i in results]
                 inputs = self._filled(kind, wanted, rows, n_past, places)
@@ -205,7 +205,7 @@ class CudaKVCache(WholeCache):
     def _filled(
         self, kind: DevicePass, wanted: Pass, rows: range, n_past: int, results: Sequence[int]
     ) -> PassInputs:
-        """Returns the inputs of a piece of a pass."""
+        """Returns the inputs of a part of a pass."""
         if kind.n_rows not in self._inputs:
             self._inputs[kind.n_rows] = PassInputs(kind.n_rows, kind.n_results)
         inputs, tree = self._inputs[kind.n_rows], wanted.tree
@@ -221,7 +221,7 @@ class CudaKVCache(WholeCache):
 
 
 class _Found:
-    """What the pieces of a pass gave, put together."""
+    """What the parts of a pass gave, put together."""
 
     def __init__(self, wanted: Pass, model: CudaModel) -> None:
         n_rows, n_new = len(wanted.logit_rows), len(wanted.tree) - wanted.n_known
@@ -239,7 +239,7 @@ class _Found:
     def read(
         self, opened: OpenProgram, kind: DevicePass, rows: range, results: Sequence[int]
     ) -> None:
-        """Reads what is wanted of a piece; ``results``: which of all asked rows it gave."""
+        """Reads what is wanted of a part; ``results``: which of all asked rows it gave."""
         for layer, states in self._hidden.items():
             part = states[rows.start : rows.stop]
             opened.read(kind.outputs[hidden_port(layer)], part)

@@ -29,7 +29,7 @@ from edgedec.models.graph import (
 from edgedec.models.static_passes import StaticPass
 from edgedec.runtime.backends._kv_cache import lazy_zeros
 from edgedec.runtime.backends._model_facts import ModelFacts
-from edgedec.runtime.backends._static_cache import BucketPiece, PieceInputs, StaticKVCache
+from edgedec.runtime.backends._static_cache import BucketPart, PartInputs, StaticKVCache
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.row_stats import RowStats
@@ -142,14 +142,14 @@ class OpenVinoStaticKVCache(StaticKVCache):
         super().__init__(context, arrays, np.dtype(model.contract.kv.format))
         self._requests: dict[StaticPass, ov.InferRequest] = {}
 
-    def _compute(self, wanted: Pass, n_past: int, piece: BucketPiece) -> Rows:
-        request = self._request(piece.bucket)
-        run_pass(request, self._inputs(wanted.tree, n_past, piece), self._model)
+    def _compute(self, wanted: Pass, n_past: int, part: BucketPart) -> Rows:
+        request = self._request(part.bucket)
+        run_pass(request, self._inputs(wanted.tree, n_past, part), self._model)
         new = {name: request.get_tensor(present_port(name)).data for name in self._kv_rows}
-        self._write(n_past + piece.tokens.start, new, len(piece.tokens))
+        self._write(n_past + part.tokens.start, new, len(part.tokens))
         rows = rows_of(request, wanted, self._model.capabilities)
-        n, k = len(piece.tokens), len(piece.logit_rows)
-        # Arrays of a piece are written anew by the next one of its size.
+        n, k = len(part.tokens), len(part.logit_rows)
+        # Arrays of a part are written anew by the next one of its size.
         hidden = {layer: values[:n].copy() for layer, values in rows.hidden.items()}
         stats = rows.row_stats and RowStats(**{
             name: values[:k].copy() for name, values in vars(rows.row_stats).items()
@@ -166,9 +166,9 @@ class OpenVinoStaticKVCache(StaticKVCache):
         self._requests.clear()
         super().close()
 
-    def _inputs(self, tree: TokenTree, n_past: int, piece: BucketPiece) -> dict[str, Array]:
-        given = PieceInputs.of(tree, n_past, piece)
-        sees = self._visible(tree, n_past, piece)
+    def _inputs(self, tree: TokenTree, n_past: int, part: BucketPart) -> dict[str, Array]:
+        given = PartInputs.of(tree, n_past, part)
+        sees = self._visible(tree, n_past, part)
         return {
             INPUT_IDS: given.ids,
             POSITION_IDS: given.positions,

@@ -35,7 +35,7 @@ from edgedec.runtime.backends._graph_checks import check_names, check_shape, one
 from edgedec.runtime.backends._kv_cache import lazy_zeros
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._ort import PassRunner
-from edgedec.runtime.backends._static_cache import BucketPiece, PieceInputs, StaticKVCache
+from edgedec.runtime.backends._static_cache import BucketPart, PartInputs, StaticKVCache
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
@@ -189,23 +189,23 @@ class QnnKVCache(StaticKVCache):
             self._arrays[past_port(layer, "value")] = values
         super().__init__(n, _by_token(self._arrays), np.dtype(np.uint16))
 
-    def _compute(self, wanted: Pass, n_past: int, piece: BucketPiece) -> Rows:
-        given = PieceInputs.of(wanted.tree, n_past, piece)
-        sees = self._visible(wanted.tree, n_past, piece)
+    def _compute(self, wanted: Pass, n_past: int, part: BucketPart) -> Rows:
+        given = PartInputs.of(wanted.tree, n_past, part)
+        sees = self._visible(wanted.tree, n_past, part)
         inputs = {
             INPUT_IDS: given.ids.astype(np.int32),
             POSITION_IDS: given.positions.astype(np.int32),
             ATTENTION_BIAS: np.where(sees, np.uint16(_SEEN), np.uint16(0))[np.newaxis, np.newaxis],
             **self._arrays,
         }
-        if piece.bucket.n_logits < piece.bucket.n_rows:
+        if part.bucket.n_logits < part.bucket.n_rows:
             inputs[LOGIT_ROWS] = given.logit_rows.astype(np.int32)
-            chosen = np.arange(len(piece.logit_rows))
+            chosen = np.arange(len(part.logit_rows))
         else:
-            chosen = np.array(piece.logit_rows, int) - piece.tokens.start
-        found = self._model.run(piece.bucket, inputs)
+            chosen = np.array(part.logit_rows, int) - part.tokens.start
+        found = self._model.run(part.bucket, inputs)
         new = {past: found[present_port(past)] for past in self._arrays}
-        self._write(n_past + piece.tokens.start, _by_token(new), len(piece.tokens))
+        self._write(n_past + part.tokens.start, _by_token(new), len(part.tokens))
         return Rows(self._model.logits(found[LOGITS][0][chosen]))
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from edgedec.runtime.decoding.verifiers.verifier import (
     ALL_KINDS,
     Chance,
     Choice,
-    Target,
+    TargetChoices,
     Verdict,
     walk,
 )
@@ -34,7 +34,7 @@ class Deterministic:
     kinds = ALL_KINDS
     siblings = SiblingKind.DETERMINISTIC
 
-    def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
+    def verify(self, tree: DraftTree, target: TargetChoices, chance: Chance) -> Verdict:
         def choose(node: int, siblings: Sequence[int]) -> Choice:
             return judge_siblings(
                 target.distribution(node), siblings, chance, target.position(node)

@@ -8,7 +8,7 @@ from edgedec.runtime.decoding.verifiers.verifier import (
     ALL_KINDS,
     Chance,
     Choice,
-    Target,
+    TargetChoices,
     Verdict,
     walk,
 )
@@ -28,7 +28,7 @@ class SharedGumbel:
     kinds = ALL_KINDS
     siblings = SiblingKind.DETERMINISTIC
 
-    def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
+    def verify(self, tree: DraftTree, target: TargetChoices, chance: Chance) -> Verdict:
         if not len(tree):  # a plain step: less code, which is not in caches after a pass
             return Verdict((), target.pick(ROOT), True, frozenset())
 

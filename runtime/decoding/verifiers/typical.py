@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from edgedec.runtime.decoding.verifiers.deterministic import index_of
-from edgedec.runtime.decoding.verifiers.verifier import ALL_KINDS, Chance, Target, Verdict
+from edgedec.runtime.decoding.verifiers.verifier import ALL_KINDS, Chance, TargetChoices, Verdict
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.sampling.sampling import Survivors
 
@@ -31,7 +31,7 @@ class Typical:
         self._epsilon = epsilon
         self._delta = delta
 
-    def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
+    def verify(self, tree: DraftTree, target: TargetChoices, chance: Chance) -> Verdict:
         distribution = cache(target.distribution)
         log_probs, evaluated = {ROOT: 0.0}, []  # accepted nodes; nodes after accepted ones
         for i, node in enumerate(tree.nodes):

@@ -17,7 +17,7 @@ from edgedec.runtime.sampling.sampling import Survivors
 ALL_KINDS = frozenset(SiblingKind)
 
 
-class Target(Protocol):
+class TargetChoices(Protocol):
     """What the target model says after each node of a tree, ROOT included."""
 
     def pick(self, node: int) -> int:
@@ -93,7 +93,7 @@ class Verifier(Protocol):
     def siblings(self) -> SiblingKind:
         """How a drafter that can choose should choose siblings for it."""
 
-    def verify(self, tree: DraftTree, target: Target, chance: Chance) -> Verdict:
+    def verify(self, tree: DraftTree, target: TargetChoices, chance: Chance) -> Verdict:
         """Returns which nodes of ``tree`` are kept and the token after them."""
 
 

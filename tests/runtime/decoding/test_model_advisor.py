@@ -11,7 +11,7 @@ from edgedec.runtime.decoding.model_choice import ModelChoice
 from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext
-from edgedec.runtime.drafting.guarded import Guard, GuardedModelDrafting
+from edgedec.runtime.drafting.isolation import IsolatedModelDrafting, Isolation
 from edgedec.runtime.sequences.passes import Passes, run_passes
 from edgedec.runtime.sequences.sequence import TokenSequence
 
@@ -259,7 +259,7 @@ def test_what_a_request_saved_counts_all_that_proposals_took() -> None:
     clock = [0.0]
     model = Drafting(clock)
     choice = ModelChoice(
-        [("draft", GuardedModelDrafting(Guard("draft"), model))],
+        [("draft", IsolatedModelDrafting(Isolation("draft"), model))],
         Known(),
         lambda role, promise: ModelRates(0.9),
         lambda: clock[0],
@@ -287,7 +287,7 @@ def test_every_model_hears_what_rounds_without_it_brought(
     far, other = Model(102), Model()
     models = [("far", far), *([("other", other)] if spent_ms else [])]
     choice = ModelChoice(
-        [(role, GuardedModelDrafting(Guard(role), model)) for role, model in models],
+        [(role, IsolatedModelDrafting(Isolation(role), model)) for role, model in models],
         Known(),
         lambda role, promise: ModelRates(0.9),
         lambda: 0.0,

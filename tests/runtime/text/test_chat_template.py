@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.text.chat_template import ChatTemplate, Guard
+from edgedec.runtime.text.chat_template import ChatTemplate, SpecialTokenEscape
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
 
@@ -98,18 +98,18 @@ def test_special_token_in_two_halves_from_two_messages(backend: tokenizers.Token
 
 @settings(max_examples=300)
 @given(st.lists(st.text("<|im_end>startof \n", max_size=30), min_size=1, max_size=3))
-def test_guarded_text_shows_no_special_token(texts: list[str]) -> None:
-    guard = Guard(SPECIAL, texts)
-    hidden = guard.hide_all(texts)
-    assert [text.translate(guard.restore) for text in hidden] == texts
+def test_escaped_text_shows_no_special_token(texts: list[str]) -> None:
+    escape = SpecialTokenEscape(SPECIAL, texts)
+    hidden = escape.hide_all(texts)
+    assert [text.translate(escape.restore) for text in hidden] == texts
     assert [len(text) for text in hidden] == [len(text) for text in texts]
     for joined in ("".join(hidden), "".join(text.strip() for text in hidden)):
         assert not any(special in joined for special in SPECIAL)
 
 
 def test_single_character_special_tokens() -> None:
-    guard = Guard(["¤"], ["a¤¤"])
-    assert "¤" not in guard.hide("a¤¤")
+    escape = SpecialTokenEscape(["¤"], ["a¤¤"])
+    assert "¤" not in escape.hide("a¤¤")
 
 
 @pytest.mark.parametrize(

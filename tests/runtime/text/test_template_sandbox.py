@@ -1,4 +1,4 @@
-"""No template makes more of nothing than its budget, whatever operation it uses."""
+"""No template makes more of nothing than its fuel allows, whatever operation it uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jinja2.utils import Namespace
 from edgedec.models.errors import SessionError
 from edgedec.runtime.text import chat_template
 from edgedec.runtime.text.chat_template import ChatTemplate
-from edgedec.runtime.text.template_budget import parts
+from edgedec.runtime.text.template_fuel import parts
 
 pytestmark = pytest.mark.robustness
 
@@ -105,7 +105,7 @@ def test_greedy_templates_are_refused(
     monkeypatch.setattr(chat_template, "MAX_TEMPLATE_WORK", 1 << 22)  # soon
     with pytest.raises(SessionError, match=r"^the chat template[^\n]*$") as caught:
         ChatTemplate(source).render([{"role": "user", "content": "hi"}])
-    assert "memory" not in str(caught.value).lower(), "refused by the machine, not by the budget"
+    assert "memory" not in str(caught.value).lower(), "refused by the machine, not for want of fuel"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_ordinary_operations_work(source: str, text: str) -> None:
     assert ChatTemplate(source).render([{"role": "user", "content": "hi"}]) == text
 
 
-def test_long_conversations_are_within_the_budget() -> None:
+def test_long_conversations_are_within_the_fuel() -> None:
     template = ChatTemplate(
         "{% set ns = namespace(text='') %}{% for m in messages %}"
         "{% set ns.text = ns.text + m.role + m.content|trim %}{{ m|tojson }}{% endfor %}"
@@ -143,7 +143,7 @@ def test_long_conversations_are_within_the_budget() -> None:
     assert len(template.render([{"role": "user", "content": "word " * 2_000_000}])) > 20_000_000
 
 
-def test_every_rendering_has_its_own_budget() -> None:
+def test_every_rendering_has_its_own_fuel() -> None:
     template = ChatTemplate("{{ 'a' * 60000000 }}")
     for _ in range(3):
         assert len(template.render([])) == 60_000_000

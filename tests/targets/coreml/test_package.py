@@ -13,7 +13,7 @@ from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import matrices
 from edgedec.models.quant import FORMATS
 from edgedec.models.reference import ReferenceModel
-from edgedec.models.static_passes import PREFILL, SPARE_ROWS, pieces
+from edgedec.models.static_passes import PREFILL, SPARE_ROWS, parts_of_pass
 from edgedec.models.weights import WeightSource
 
 pytest.importorskip("coremltools")
@@ -123,9 +123,9 @@ def test_experts_are_refused(make_source: Callable[..., WeightSource]) -> None:
     ],
 )
 def test_passes_are_cut_into_what_there_is(n_rows: int, asked: Any, expected: list[str]) -> None:
-    found = list(pieces(n_rows, asked))
-    assert [piece.static.name for piece in found] == expected
-    assert [row for piece in found for row in range(piece.start, piece.stop)] == [*range(n_rows)]
-    for piece in found:
-        n_asked = sum(piece.start <= row < piece.stop for row in asked)
-        assert n_asked <= piece.static.n_logits
+    found = list(parts_of_pass(n_rows, asked))
+    assert [part.static.name for part in found] == expected
+    assert [row for part in found for row in range(part.start, part.stop)] == [*range(n_rows)]
+    for part in found:
+        n_asked = sum(part.start <= row < part.stop for row in asked)
+        assert n_asked <= part.static.n_logits

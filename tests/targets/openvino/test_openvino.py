@@ -25,7 +25,7 @@ from edgedec.models.manifest import read_manifest
 from edgedec.models.reference import ReferenceModel
 from edgedec.models.static_passes import BUCKETS, StaticPass
 from edgedec.runtime.backends import running_passes as running_passes
-from edgedec.runtime.backends._static_cache import pieces_of
+from edgedec.runtime.backends._static_cache import parts_of
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -239,7 +239,7 @@ def tiny_config(gguf: Path) -> ModelConfig:
 def test_a_pass_takes_the_smallest_graph_it_fits_in() -> None:
     def sizes(n: int, logit_rows: Sequence[int], n_known: int = 0) -> list[tuple[int, int]]:
         wanted = Pass(cast(Any, None), TokenTree.chain(range(n)), logit_rows, n_known=n_known)
-        return [(piece.bucket.n_rows, len(piece.tokens)) for piece in pieces_of(wanted)]
+        return [(part.bucket.n_rows, len(part.tokens)) for part in parts_of(wanted)]
 
     assert sizes(1, [0]) == [(1, 1)]
     assert sizes(4, [3], n_known=3) == [(1, 1)]

@@ -23,7 +23,7 @@ _HEAD = 2048  # likeliest tokens that may win by their noise; the others hold ne
 class Option:
     """A token that may follow.
 
-    draft_id: the same in the draft model's vocabulary. probability: before calibration.
+    draft_id: the same in the draft model's vocabulary. probability: the draft model's own.
     """
 
     token: int

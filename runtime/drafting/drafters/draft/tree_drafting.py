@@ -18,7 +18,7 @@ from edgedec.runtime.drafting.drafter import (
     RoundOutcome,
     Unread,
 )
-from edgedec.runtime.drafting.drafters.draft.calibration import Calibration
+from edgedec.runtime.drafting.drafters.draft.acceptance_curve import AcceptanceCurve
 from edgedec.runtime.drafting.drafters.draft.candidates import Candidate, Candidates
 from edgedec.runtime.drafting.drafters.draft.distribution import Option, coupled, likeliest
 from edgedec.runtime.drafting.drafters.draft.draws import Draws
@@ -58,8 +58,8 @@ class TreeDrafter(ABC):
         self.token_map = token_map
         self.target_vocab_size = target_vocab_size
         # What leads its siblings is accepted oftener than its probability says, others less often.
-        self.calibrations = {
-            (is_greedy, is_first): Calibration()
+        self.curves = {
+            (is_greedy, is_first): AcceptanceCurve()
             for is_greedy in (True, False)
             for is_first in (True, False)
         }
@@ -164,8 +164,8 @@ class TreeDrafting(ModelDrafting):
                 break
             followed = next(i for i in children if self._candidates[i].option.token == token)
         is_greedy = context.sampling.is_greedy
-        self._drafter.calibrations[is_greedy, True].learn(firsts)
-        self._drafter.calibrations[is_greedy, False].learn(others)
+        self._drafter.curves[is_greedy, True].learn(firsts)
+        self._drafter.curves[is_greedy, False].learn(others)
 
     def draft_ahead(
         self, context: DraftContext, path: Sequence[int], is_over: Callable[[], bool]
@@ -283,8 +283,8 @@ class TreeDrafting(ModelDrafting):
                 self._candidates.last_two(context.tokens, parent), options[0]
             )
         for i, option in enumerate(options):
-            calibration = self._drafter.calibrations[context.sampling.is_greedy, i == 0]
-            self._candidates.add(option, parent, calibration.acceptance(option.probability))
+            curve = self._drafter.curves[context.sampling.is_greedy, i == 0]
+            self._candidates.add(option, parent, curve.acceptance(option.probability))
 
     def _to_expand(self, budget: Budget) -> list[int]:
         """Returns the candidates whose children are worth a pass; none when drafting shall end."""

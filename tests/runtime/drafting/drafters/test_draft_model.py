@@ -21,7 +21,7 @@ from edgedec.runtime.drafting.drafters.draft.tree_drafting import (
     N_RECENT,
     TreeDrafting,
 )
-from edgedec.runtime.drafting.guarded import GuardedModelDrafter
+from edgedec.runtime.drafting.isolation import IsolatedModelDrafter
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.sampling import choose
 from edgedec.runtime.sequences.passes import run_passes
@@ -281,7 +281,7 @@ def test_requests_of_a_drafter_that_failed_give_their_sequences_back(
     model = ToyModel(VOCAB, peaked)
     pool = SequencePool(model, 256)
     role = DraftRole(pool, TokenMap.same(VOCAB, VOCAB), VOCAB)
-    drafter = GuardedModelDrafter(DraftModelDrafter(role))
+    drafter = IsolatedModelDrafter(DraftModelDrafter(role))
     draftings = [drafter.begin(DraftPrompt(PROMPT)) for _ in range(2)]
     first, second = (drafting for drafting in draftings if drafting is not None)
 

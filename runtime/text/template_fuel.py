@@ -15,7 +15,7 @@ ITEM = 32
 _MAX_BITS = 4096  # of an integer
 
 
-class Budget(threading.local):
+class Fuel(threading.local):
     """What a rendering may still spend.
 
     Units: characters made. An item of a list counts as 32; each node of the template that a turn

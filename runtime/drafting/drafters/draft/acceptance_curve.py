@@ -14,7 +14,7 @@ _MEMORY = 0.98
 """What one draft leaves of the weight of those before it: some fifty count."""
 
 
-class Calibration:
+class AcceptanceCurve:
     """A rising, piecewise linear function from a drafter's probability to acceptance.
 
     It begins as the identity. Each observed draft counts at the two knots beside its probability,

@@ -25,7 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Guard:
+class Isolation:
     """Calls a drafter until its first error, from then on in no request but to end it.
 
     failure: why it was switched off.
@@ -68,104 +68,107 @@ class Guard:
         _log.warning("drafter %s is switched off: %s", self.name, self.failure)
 
 
-class GuardedDrafter:
+class IsolatedDrafter:
     """Another `Drafter`, until its first error; from then on it proposes nothing."""
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self.guard = Guard(drafter.name)
+        self.isolation = Isolation(drafter.name)
         self.name = drafter.name
         self.hidden_layers = tuple(drafter.hidden_layers)
 
-    def begin(self, prompt: DraftPrompt) -> GuardedDrafting:
+    def begin(self, prompt: DraftPrompt) -> IsolatedDrafting:
         """Returns the part of a new output's request."""
-        return GuardedDrafting(self.guard, self.guard.call(self._drafter.begin, prompt))
+        return IsolatedDrafting(self.isolation, self.isolation.call(self._drafter.begin, prompt))
 
     def close(self) -> None:
         """Releases whatever the drafter holds."""
         self._drafter.close()
 
 
-class GuardedDrafting:
-    """A `Drafting` behind the guard of its drafter, or none if it could not begin."""
+class IsolatedDrafting:
+    """A `Drafting` whose errors its drafter's `Isolation` catches; none if it could not begin."""
 
-    def __init__(self, guard: Guard, drafting: Drafting | None) -> None:
-        self.guard = guard
+    def __init__(self, isolation: Isolation, drafting: Drafting | None) -> None:
+        self.isolation = isolation
         self._drafting = drafting
 
     @property
     def name(self) -> str:
-        return self.guard.name
+        return self.isolation.name
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
         drafting = self._drafting
         if drafting is None:
             return DraftTree()
-        return self.guard.call(drafting.propose, context, budget) or DraftTree()
+        return self.isolation.call(drafting.propose, context, budget) or DraftTree()
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         if (drafting := self._drafting) is not None:
-            self.guard.call(drafting.observe, context, outcome)
+            self.isolation.call(drafting.observe, context, outcome)
 
     def end(self, tokens: Sequence[int]) -> None:
         if (drafting := self._drafting) is not None:
-            self.guard.call(drafting.end, tokens)
+            self.isolation.call(drafting.end, tokens)
 
 
-class GuardedModelDrafter:
+class IsolatedModelDrafter:
     """Another `ModelDrafter`, until its first error."""
 
     def __init__(self, drafter: ModelDrafter) -> None:
         self._drafter = drafter
-        self.guard = Guard(drafter.name)
+        self.isolation = Isolation(drafter.name)
         self.name = drafter.name
         self.hidden_layers = tuple(drafter.hidden_layers)
 
-    def begin(self, prompt: DraftPrompt) -> GuardedModelDrafting | None:
+    def begin(self, prompt: DraftPrompt) -> IsolatedModelDrafting | None:
         """Returns the part of a new output's request; None if the drafter is off."""
-        drafting = self.guard.call(self._drafter.begin, prompt)
-        return None if drafting is None else GuardedModelDrafting(self.guard, drafting)
+        drafting = self.isolation.call(self._drafter.begin, prompt)
+        return None if drafting is None else IsolatedModelDrafting(self.isolation, drafting)
 
     def close(self) -> None:
         """Releases the model."""
         self._drafter.close()
 
 
-class GuardedModelDrafting:
-    """A `ModelDrafting` behind the guard of its drafter. drafting: itself, to be asked of costs."""
+class IsolatedModelDrafting:
+    """A `ModelDrafting` whose errors its drafter's `Isolation` catches.
 
-    def __init__(self, guard: Guard, drafting: ModelDrafting) -> None:
-        self.guard = guard
+    drafting: itself, to be asked about costs.
+    """
+
+    def __init__(self, isolation: Isolation, drafting: ModelDrafting) -> None:
+        self.isolation = isolation
         self.drafting = drafting
 
     @property
     def name(self) -> str:
-        return self.guard.name
+        return self.isolation.name
 
     @property
     def is_off(self) -> bool:
         """It failed, and is not asked again."""
-        return self.guard.failure is not None
+        return self.isolation.failure is not None
 
     def price(self, row_ms: float) -> None:
         """Takes in what a computed row takes."""
-        self.guard.call(self.drafting.passes.price, row_ms)
+        self.isolation.call(self.drafting.passes.price, row_ms)
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
-        tree = yield from self.guard.steps(lambda: self.drafting.propose(context, budget))
+        tree = yield from self.isolation.steps(lambda: self.drafting.propose(context, budget))
         return tree or DraftTree()
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
-        self.guard.call(self.drafting.observe, context, outcome)
+        self.isolation.call(self.drafting.observe, context, outcome)
 
     def use_idle_time(self, tokens: Sequence[int], target: TokenSequence) -> Passes[int]:
-        steps = self.guard.steps(lambda: self.drafting.use_idle_time(tokens, target))
+        steps = self.isolation.steps(lambda: self.drafting.use_idle_time(tokens, target))
         return (yield from steps) or 0
 
     def end(self, tokens: Sequence[int]) -> None:
-        self.guard.end(lambda: self.drafting.end(tokens))
+        self.isolation.end(lambda: self.drafting.end(tokens))
 
 
-def failures(guards: Iterable[Guard]) -> dict[str, str]:
+def failures(isolations: Iterable[Isolation]) -> dict[str, str]:
     """Returns the names of the drafters that are switched off, and why."""
-    return {guard.name: guard.failure for guard in guards if guard.failure is not None}
+    return {one.name: one.failure for one in isolations if one.failure is not None}

@@ -13,7 +13,7 @@ import tokenizers
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
-from edgedec.runtime.text.tokenizer_guard import panics_as
+from edgedec.runtime.text.tokenizer_checks import panics_as
 
 pytestmark = pytest.mark.robustness
 
