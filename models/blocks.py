@@ -143,6 +143,10 @@ class Ops(Protocol[T]):
         """
         raise UnsupportedModelError(f"{_HERE} has no experts with biases: {_ELSEWHERE}")
 
+    def squared_relu(self, x: T) -> T:
+        """Returns the square of each number above 0, and 0 for the others."""
+        raise UnsupportedModelError(f"{_HERE} has no squared ReLU: {_ONLY_HERE}")
+
     def add(self, a: T, b: T) -> T:
         """Returns the sum."""
 
@@ -211,10 +215,19 @@ def mixer_prefix(layer: int) -> str:
     return f"layers.{layer}.mixer"
 
 
-def recurrent_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
-    """Returns ``x`` plus the sub-layer of a recurrence, which stands in the place of attention."""
-    prefix = mixer_prefix(layer)
+def mixer_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
+    """Returns ``x`` plus attention, a recurrence, or both, which read the same."""
+    own = config.layer(layer)
+    if not own.is_recurrent:
+        return attention_half(ops, config, layer, x) if own.has_attention else x
     h = ops.rms_norm(x, f"layers.{layer}.input_layernorm.weight")
+    x = _add_recurrence(ops, config, layer, x, h)
+    return add_attention(ops, config, layer, x, h) if own.has_attention else x
+
+
+def _add_recurrence(ops: Ops[T], config: ModelConfig, layer: int, x: T, h: T) -> T:
+    """Returns ``x`` plus what the recurrence of ``layer`` makes of ``h``."""
+    prefix = mixer_prefix(layer)
 
     def project(h: T, name: str) -> T:
         bias = f"{prefix}.{name}.bias" if config.recurrence.has_bias else None
@@ -226,10 +239,25 @@ def recurrent_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     if config.recurrence.output_scale != 1:
         y = ops.scale(y, config.recurrence.output_scale)
     if kind == "mamba2":
-        y = ops.rms_norm(ops.gate(project(h, "z_proj"), y), f"{prefix}.norm.weight")
+        y = _gated_norm(ops, config, f"{prefix}.norm.weight", project(h, "z_proj"), y)
     elif kind == "delta":
         y = ops.gate(project(h, "z_proj"), ops.head_norm(y, f"{prefix}.norm.weight"))
     return ops.add(x, project(y, "out_proj"))
+
+
+def _gated_norm(ops: Ops[T], config: ModelConfig, weight: str, z: T, y: T) -> T:
+    """Returns what Mamba-2 makes of the ``y`` that comes out and its gate ``z``."""
+    own = config.recurrence
+
+    def normed(y: T) -> T:
+        if own.n_groups == 1:
+            return ops.rms_norm(y, weight)
+        return ops.scale_channels(ops.unit_norm(y, own.value_size // own.n_groups), weight)
+
+    if own.gated_norm == "first":
+        return ops.gate(z, normed(y))
+    y = ops.gate(z, y)
+    return normed(y) if own.gated_norm == "last" else y
 
 
 _PARTS = {
@@ -241,7 +269,9 @@ _PARTS = {
 
 
 def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
-    """Returns ``x`` plus the sub-layer of the gated MLP, or of a mixture of such experts."""
+    """Returns ``x`` plus the sub-layer of the MLP, or of a mixture of experts, if there is one."""
+    if not config.layer(layer).has_mlp:
+        return x
     prefix = f"layers.{layer}.mlp"
     norm = f"layers.{layer}.post_attention_layernorm.weight"
     h = ops.rms_norm(x, norm) if config.has_pre_norms else x
@@ -253,12 +283,20 @@ def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
         if not config.shared_expert_size:
             return x
         return ops.add(x, shared_expert(ops, h, prefix, config.has_shared_gate))
+    y = ops.linear(_inner(ops, config, layer, h), f"{prefix}.down_proj.weight")
+    return _added(ops, config, x, y, prefix)
+
+
+def _inner(ops: Ops[T], config: ModelConfig, layer: int, h: T) -> T:
+    """Returns what the last matrix of an MLP reads."""
+    prefix = f"layers.{layer}.mlp"
+    if config.has_squared_relu:
+        return ops.squared_relu(ops.linear(h, f"{prefix}.up_proj.weight"))
     gate = ops.linear(h, f"{prefix}.gate_proj.weight")
     up = ops.linear(h, f"{prefix}.up_proj.weight")
     if sparsity := config.layer(layer).gate_sparsity:
         gate = ops.largest(gate, sparsity)
-    y = ops.linear(ops.gate(gate, up), f"{prefix}.down_proj.weight")
-    return _added(ops, config, x, y, prefix)
+    return ops.gate(gate, up)
 
 
 def shared_expert(ops: Ops[T], h: T, prefix: str, has_gate: bool) -> T:
@@ -281,7 +319,7 @@ def _added(ops: Ops[T], config: ModelConfig, x: T, y: T, prefix: str) -> T:
 
 
 def decoder(ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] | None = None) -> T:
-    """Returns the logits of the selected rows: the recipe of every gated decoder.
+    """Returns the logits of the selected rows: the recipe of every decoder.
 
     layer_gates: which sub-layers take part: 2i is the attention of layer i, 2i + 1 its MLP; all
         when None.
@@ -289,8 +327,7 @@ def decoder(ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] | None
     runs = [True] * (2 * config.n_layers) if layer_gates is None else layer_gates
     x = embedded(ops, config)
     for layer in range(config.n_layers):
-        mix = recurrent_half if config.layer(layer).is_recurrent else attention_half
-        x = mix(ops, config, layer, x) if runs[2 * layer] else x
+        x = mixer_half(ops, config, layer, x) if runs[2 * layer] else x
         x = mlp_half(ops, config, layer, x) if runs[2 * layer + 1] else x
         ops.hidden(x, layer + 1)
     return decoder_head(ops, config, x)
@@ -324,42 +361,70 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
     Of experts N is that of all together.
     """
-    hidden, n_mlps = config.hidden_size, max(config.n_experts, 1)
+    hidden = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, hidden)}
     for i in range(config.n_layers):
-        attention, mlp = f"layers.{i}.self_attn", f"layers.{i}.mlp"
-        inner = config.layer(i).intermediate_size
-        if config.has_pre_norms:
-            shapes[f"layers.{i}.input_layernorm.weight"] = (hidden,)
-        if config.layer(i).is_recurrent:
-            shapes |= _recurrent_shapes(config, mixer_prefix(i))
-        else:
-            shapes |= _attention_shapes(config, attention, i)
-        if config.has_post_norms:
-            shapes[f"{attention}.post_norm.weight"] = (hidden,)
-            shapes[f"{mlp}.post_norm.weight"] = (hidden,)
-        if config.has_pre_norms:
-            shapes[f"layers.{i}.post_attention_layernorm.weight"] = (hidden,)
-        if config.n_experts:
-            shapes[f"{mlp}.router.weight"] = (config.n_experts, hidden)
-            if shared := config.shared_expert_size:
-                if config.has_shared_gate:
-                    shapes[f"{mlp}.shared_gate.weight"] = (1, hidden)
-                shapes[f"{mlp}.shared.gate_proj.weight"] = (shared, hidden)
-                shapes[f"{mlp}.shared.up_proj.weight"] = (shared, hidden)
-                shapes[f"{mlp}.shared.down_proj.weight"] = (hidden, shared)
-            mlp = f"{mlp}.experts"
-        shapes[f"{mlp}.gate_proj.weight"] = (n_mlps * inner, hidden)
-        shapes[f"{mlp}.up_proj.weight"] = (n_mlps * inner, hidden)
-        shapes[f"{mlp}.down_proj.weight"] = (n_mlps * hidden, inner)
-        if config.expert_limit:
-            shapes[f"layers.{i}.mlp.router.bias"] = (config.n_experts,)
-            shapes[f"{mlp}.gate_proj.bias"] = (n_mlps * inner,)
-            shapes[f"{mlp}.up_proj.bias"] = (n_mlps * inner,)
-            shapes[f"{mlp}.down_proj.bias"] = (n_mlps * hidden,)
+        shapes |= _mixer_shapes(config, i)
+        if config.layer(i).has_mlp:
+            shapes |= _mlp_shapes(config, i)
     shapes["norm.weight"] = (hidden,)
     if not config.is_head_tied:
         shapes["lm_head.weight"] = (config.n_logits, hidden)
+    return shapes
+
+
+def _mixer_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
+    own, norm = config.layer(layer), (config.hidden_size,)
+    shapes: dict[str, tuple[int, ...]] = {}
+    if own.mixer == "none":
+        return shapes
+    if config.has_pre_norms:
+        shapes[f"layers.{layer}.input_layernorm.weight"] = norm
+    attention = f"layers.{layer}.self_attn"
+    if own.is_recurrent:
+        shapes |= _recurrent_shapes(config, mixer_prefix(layer))
+    if own.has_attention:
+        shapes |= _attention_shapes(config, attention, layer)
+    if config.has_post_norms:
+        shapes[f"{attention}.post_norm.weight"] = norm
+    return shapes
+
+
+def _mlp_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
+    hidden, n_mlps, mlp = config.hidden_size, max(config.n_experts, 1), f"layers.{layer}.mlp"
+    inner, norm = config.layer(layer).intermediate_size, (hidden,)
+    shapes: dict[str, tuple[int, ...]] = {}
+    if config.has_post_norms:
+        shapes[f"{mlp}.post_norm.weight"] = norm
+    if config.has_pre_norms:
+        shapes[f"layers.{layer}.post_attention_layernorm.weight"] = norm
+    if config.n_experts:
+        shapes |= _routing_shapes(config, mlp)
+        mlp = f"{mlp}.experts"
+    if not config.has_squared_relu:
+        shapes[f"{mlp}.gate_proj.weight"] = (n_mlps * inner, hidden)
+    shapes[f"{mlp}.up_proj.weight"] = (n_mlps * inner, hidden)
+    shapes[f"{mlp}.down_proj.weight"] = (n_mlps * hidden, inner)
+    if config.expert_limit:
+        shapes[f"{mlp}.gate_proj.bias"] = (n_mlps * inner,)
+        shapes[f"{mlp}.up_proj.bias"] = (n_mlps * inner,)
+        shapes[f"{mlp}.down_proj.bias"] = (n_mlps * hidden,)
+    return shapes
+
+
+def _routing_shapes(config: ModelConfig, mlp: str) -> dict[str, tuple[int, ...]]:
+    """Returns the router's weights, and those of the expert of all tokens."""
+    hidden, shared = config.hidden_size, config.shared_expert_size
+    shapes: dict[str, tuple[int, ...]] = {f"{mlp}.router.weight": (config.n_experts, hidden)}
+    if config.expert_limit:
+        shapes[f"{mlp}.router.bias"] = (config.n_experts,)
+    if not shared:
+        return shapes
+    if config.has_shared_gate:
+        shapes[f"{mlp}.shared_gate.weight"] = (1, hidden)
+    shapes[f"{mlp}.shared.gate_proj.weight"] = (shared, hidden)
+    shapes[f"{mlp}.shared.up_proj.weight"] = (shared, hidden)
+    shapes[f"{mlp}.shared.down_proj.weight"] = (hidden, shared)
     return shapes
 
 
@@ -411,5 +476,6 @@ def _recurrent_shapes(config: ModelConfig, prefix: str) -> dict[str, tuple[int, 
         vectors = ["a_log", "dt_bias", *(["skip"] if own.kind == "mamba2" else [])]
         shapes |= {f"{prefix}.{name}": (own.n_heads,) for name in vectors}
         width = own.value_size if own.kind == "mamba2" else own.head_size
-        shapes[f"{prefix}.norm.weight"] = (width,)
+        if own.gated_norm != "none":
+            shapes[f"{prefix}.norm.weight"] = (width,)
     return shapes

@@ -15,6 +15,7 @@ MAX_LAYERS = 10_000
 """More than any model has: lists are made that are as long."""
 
 Activation = Literal["silu", "gelu_tanh"]
+Mixer = Literal["attention", "recurrence", "both", "none"]
 RopeScalingKind = Literal["none", "linear", "llama3", "factors", "longrope"]
 
 
@@ -47,7 +48,8 @@ class LayerConfig:
     intermediate_size: width of the MLP. rope_theta: base of the rotary frequencies, 0 for a layer
     that rotates nothing (NoPE). window: tokens that a token attends to, itself and those before it;
     0 for all. has_rope_scaling: whether the model's scaling stretches this layer's frequencies.
-    is_recurrent: it has the model's recurrence in place of attention. kv_layer: an earlier layer
+    mixer: what lets a token see those before it: attention, the model's recurrence, both side by
+    side over the same norm, or nothing. has_mlp: whether an MLP follows. kv_layer: an earlier layer
     whose keys and values it reads, having none of its own. gate_sparsity: share of the gates of its
     MLP that are left out, the smallest; what the others exceed the limit by counts. head_size: of
     its attention; 0 for the model's.
@@ -57,13 +59,18 @@ class LayerConfig:
     rope_theta: float
     window: int = 0
     has_rope_scaling: bool = True
-    is_recurrent: bool = False
+    mixer: Mixer = "attention"
     kv_layer: int | None = None
     gate_sparsity: float = 0.0
     head_size: int = 0
+    has_mlp: bool = True
 
     def __post_init__(self) -> None:
         _check_size("intermediate_size of a layer", self.intermediate_size)
+        if self.mixer not in get_args(Mixer):
+            raise ConfigError(
+                f"mixer of a layer is {self.mixer!r}, expected {' or '.join(get_args(Mixer))}"
+            )
         if self.window:
             _check_size("window of a layer", self.window)
         if self.window and self.is_recurrent:
@@ -78,6 +85,16 @@ class LayerConfig:
             raise ConfigError(
                 f"gate_sparsity of a layer is {self.gate_sparsity!r}, expected 0 to less than 1"
             )
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it has the model's recurrence."""
+        return self.mixer in ("recurrence", "both")
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether it has attention."""
+        return self.mixer in ("attention", "both")
 
 
 @dataclass(frozen=True)
@@ -119,6 +136,7 @@ class ModelConfig:
         0 for none. layer_input_tokens: tokens that have some of their own, the others have those of
         token 0. See `layer_inputs`.
     has_layer_scales: what comes out of each layer is multiplied by a number of its own.
+    has_squared_relu: MLPs have no gate: between their two matrices stands the square of ReLU.
     n_streams: residual streams of AltUp, see `families.gemma3n`. laurel_rank: of its products.
     """
 
@@ -168,6 +186,7 @@ class ModelConfig:
     laurel_rank: int = 0
     has_layer_scales: bool = False
     has_shared_gate: bool = True
+    has_squared_relu: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -195,7 +214,7 @@ class ModelConfig:
         if self.recurrent_layers and self.windowed_layers:
             raise ConfigError("layers with a window beside recurrent ones, expected either alone")
         if not self.kv_layers:
-            raise ConfigError("all layers are recurrent, expected attention in one or more")
+            raise ConfigError("no layer has attention, expected it in one or more")
         self._check_kv_layers()
 
     def _check_heads(self) -> None:
@@ -261,7 +280,7 @@ class ModelConfig:
         """Checks that layers without keys and values read those of an earlier one like them."""
         for i, layer in enumerate(self.layers):
             if layer.kv_layer is None:
-                if not layer.is_recurrent:
+                if layer.has_attention:
                     self._check_head_size(i)
                 continue
             source = self.layers[layer.kv_layer] if layer.kv_layer in range(i) else None
@@ -319,12 +338,12 @@ class ModelConfig:
         """The layers that keep keys and values."""
         layers = (self.layer(i) for i in range(self.n_layers))
         return tuple(
-            i for i, layer in enumerate(layers) if not layer.is_recurrent and layer.kv_layer is None
+            i for i, layer in enumerate(layers) if layer.has_attention and layer.kv_layer is None
         )
 
     @property
     def recurrent_layers(self) -> tuple[int, ...]:
-        """The layers that keep a state instead."""
+        """The layers that keep a state."""
         return tuple(i for i, layer in enumerate(self.layers) if layer.is_recurrent)
 
     @property
@@ -378,8 +397,7 @@ class ModelConfig:
 def _attention_of(layer: LayerConfig) -> tuple[Any, ...]:
     """Returns what layers that share keys and values have in common."""
     return (
-        layer.window, layer.rope_theta, layer.has_rope_scaling, layer.is_recurrent,
-        layer.head_size,
+        layer.window, layer.rope_theta, layer.has_rope_scaling, layer.mixer, layer.head_size,
     )  # fmt: skip
 
 

@@ -190,7 +190,7 @@ class KVLayout:
         the two inputs above but of k_ring and v_ring, made alike of R positions for C, a multiple
         of 2 * `KV_PANEL`: token t lies at position t modulo R. ring_rows: R that most passes can
         do with; one that adds more rows to what it sees before itself needs more.
-    recurrent_layers: those that keep a state, rising; keys and values are of the others alone.
+    recurrent_layers: those that keep a state, rising; most of them keep no keys and values.
     recurrent_rows: rows of each that are kept for most passes.
 
     Raises:

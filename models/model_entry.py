@@ -166,7 +166,7 @@ def _check_types(fields: Fields, kind: type[ModelConfig] | type[Recurrence]) -> 
     for known in dataclasses.fields(kind):
         if known.default is not dataclasses.MISSING and known.name not in fields.values:
             continue
-        if known.type in ("str", "RecurrenceKind"):
+        if known.type in ("str", "RecurrenceKind", "GatedNorm"):
             fields.text(known.name)
         elif known.type == "int":
             fields.integer(known.name, least=0, most=_MAX_COUNT)
@@ -196,7 +196,8 @@ def _check_layers(fields: Fields) -> None:
         layer.number("rope_theta")
         layer.integer("window", 0, least=0, most=_MAX_COUNT)
         layer.flag("has_rope_scaling", True)
-        layer.flag("is_recurrent", False)
+        layer.text("mixer", "attention")
+        layer.flag("has_mlp", True)
         if "kv_layer" in layer.values:
             layer.integer("kv_layer", least=0, most=_MAX_COUNT)
         layer.number("gate_sparsity", 0.0)

@@ -18,6 +18,7 @@ from edgedec.models.errors import ConfigError
 
 Array = npt.NDArray[Any]  # of the computing type, float32 or float64
 RecurrenceKind = Literal["none", "short_conv", "mamba2", "delta"]
+GatedNorm = Literal["last", "first", "none"]
 
 MAX_CONV_SIZE = 64
 """Rows that a convolution may span; published models have 3 or 4."""
@@ -41,6 +42,8 @@ class Recurrence:
     is_tiled: head h of values has the keys of head h modulo n_groups; else heads that share keys
         lie together.
     output_scale: what comes out is multiplied by.
+    gated_norm: of Mamba-2: where the RMS norm of what comes out stands, behind its gate
+        (``last``) or before it, or that there is none. It is over each of n_groups by itself.
 
     Raises:
         ConfigError: These do not go together.
@@ -57,11 +60,15 @@ class Recurrence:
     state_size: int = 0
     output_scale: float = 1.0
     is_tiled: bool = False
+    gated_norm: GatedNorm = "last"
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(RecurrenceKind):
             known = ", ".join(get_args(RecurrenceKind))
             raise ConfigError(f"recurrence is {self.kind!r}, expected one of {known}")
+        if self.gated_norm not in get_args(GatedNorm):
+            known = ", ".join(get_args(GatedNorm))
+            raise ConfigError(f"gated_norm is {self.gated_norm!r}, expected one of {known}")
         least = 2 if self.has_states else 1
         if not least <= self.conv_size <= MAX_CONV_SIZE:
             raise ConfigError(

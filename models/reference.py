@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ ExpertRows: TypeAlias = tuple[int, npt.NDArray[np.intp], Array]
 """An expert, the rows that chose it, and what it counts for in each."""
 
 
+LayerPart = Literal["kv", "row"]
+
+
 @dataclass(frozen=True)
 class ReferenceRows:
     """What one pass returns.
@@ -42,7 +45,7 @@ class ReferenceRows:
 
 
 class ReferenceModel:
-    """A model and what its layers keep: of every token keys and values, or the recurrence's row.
+    """A model and what its layers keep: of every token keys and values, the recurrence's row.
 
     Rows of a pass stay until `commit` or `truncate` drops them.
     """
@@ -54,12 +57,12 @@ class ReferenceModel:
         self._dtype = dtype
         config = source.config
         row = (np.zeros((0, config.recurrence.row_size), dtype),)
-        self._kept: list[tuple[Array, ...]] = [() for _ in range(config.n_layers)]
+        self._kept: dict[tuple[int, LayerPart], tuple[Array, ...]] = {}
         for i in config.kv_layers:
             sizes = config.n_kv_heads, config.head_size_of(i)
-            self._kept[i] = (np.zeros((0, *sizes), dtype),) * 2
+            self._kept[i, "kv"] = (np.zeros((0, *sizes), dtype),) * 2
         for i in config.recurrent_layers:
-            self._kept[i] = row
+            self._kept[i, "row"] = row
         self._n_committed = 0
 
     @property
@@ -97,27 +100,32 @@ class ReferenceModel:
         """Keeps the rows ``path`` of the last pass (or its first ``path`` rows) as the prefix."""
         path = range(path) if isinstance(path, int) else path
         kept = [*range(self._n_committed), *(self._n_committed + row for row in path)]
-        self._kept = [tuple(rows[kept] for rows in of_layer) for of_layer in self._kept]
+        self._keep(kept)
         self._n_committed = len(kept)
 
     def truncate(self, n_tokens: int) -> None:
         """Drops everything after the first ``n_tokens`` tokens."""
         assert n_tokens <= self._n_committed
-        self._kept = [tuple(rows[:n_tokens] for rows in of_layer) for of_layer in self._kept]
+        self._keep(slice(n_tokens))
         self._n_committed = n_tokens
 
-    def append(self, layer: int, *new: Array) -> tuple[Array, ...]:
-        """Returns all rows that ``layer`` keeps after appending those of this pass.
+    def _keep(self, tokens: list[int] | slice) -> None:
+        for place, kept in self._kept.items():
+            self._kept[place] = tuple(rows[tokens] for rows in kept)
+
+    def append(self, layer: int, part: LayerPart, *new: Array) -> tuple[Array, ...]:
+        """Returns all rows that a part of ``layer`` keeps after appending those of this pass.
 
         Shapes: keys and values [rows, n_kv_heads, head_size], or [rows, row_size] of a recurrence.
         """
-        both = zip(self._kept[layer], new, strict=True)
-        self._kept[layer] = tuple(np.concatenate([old, added]) for old, added in both)
-        return self._kept[layer]
+        place = layer, part
+        both = zip(self._kept[place], new, strict=True)
+        self._kept[place] = tuple(np.concatenate([old, added]) for old, added in both)
+        return self._kept[place]
 
     def kept(self, layer: int) -> tuple[Array, ...]:
-        """Returns all rows that ``layer`` keeps."""
-        return self._kept[layer]
+        """Returns all keys and values that ``layer`` keeps."""
+        return self._kept[layer, "kv"]
 
 
 class ReferenceOps(Ops[Array]):
@@ -205,7 +213,7 @@ class ReferenceOps(Ops[Array]):
         c = self._config
         sizes = -1, c.n_kv_heads, c.head_size_of(layer)
         rotated = self._rotate(k.reshape(sizes), rope_of(c.layer(layer)))
-        kv = self._model.append(layer, rotated, v.reshape(sizes))
+        kv = self._model.append(layer, "kv", rotated, v.reshape(sizes))
         return self._attended(q, kv, layer, sinks)
 
     def _attended(self, q: Array, kv: tuple[Array, ...], layer: int, sinks: Array) -> Array:
@@ -223,10 +231,10 @@ class ReferenceOps(Ops[Array]):
         """Returns what the recurrence makes of ``parts`` after appending the tokens' rows."""
         own, weights = self._config.recurrence, self._vectors(mixer_prefix(layer))
         if own.has_states:
-            (rows,) = self._model.append(layer, np.concatenate(parts, axis=-1))
+            (rows,) = self._model.append(layer, "row", np.concatenate(parts, axis=-1))
             return state_outputs(own, rows, self._parents, weights)
         b, c, x = parts
-        (rows,) = self._model.append(layer, b * x)
+        (rows,) = self._model.append(layer, "row", b * x)
         taps = conv_taps(self._parents, self._model.n_tokens, own.conv_size)
         y: Array = c * convolved(rows, taps, weights)
         return y
@@ -262,6 +270,11 @@ class ReferenceOps(Ops[Array]):
         else:
             gated = gate / (1 + np.exp(-gate)) * up
         return gated
+
+    def squared_relu(self, x: Array) -> Array:
+        """Returns the square of what is above 0."""
+        squares: Array = np.square(np.maximum(x, 0))
+        return squares
 
     def largest(self, x: Array, sparsity: float) -> Array:
         """Returns what each number exceeds mean and standard deviations of its row by."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -128,7 +129,8 @@ class SourceWeight:
         several weights in turn.
     is_transposed: the matrices of experts are stored [columns, rows].
     entry: which matrix is ours, where a tensor stacks several on its first axis.
-    n_folded: our rows that lie side by side in one of the tensor's.
+    n_folded: our rows, or numbers of a vector, that lie side by side in one row of the tensor's.
+    scales: runs of our rows, and what each run is multiplied by; empty where nothing is.
     """
 
     name: str
@@ -142,6 +144,7 @@ class SourceWeight:
     is_transposed: bool = False
     entry: int | None = None
     n_folded: int = 1
+    scales: tuple[tuple[int, float], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -183,13 +186,20 @@ class SourceWeight:
         """Returns what the stored numbers of our vector stand for."""
         if self.is_negative_exp:
             return np.log(-stored)
+        if self.scales:
+            stored = stored * self.row_scales()
         return stored + np.float32(self.offset)
+
+    def row_scales(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.float32]:
+        """Returns what rows [start, stop) of a weight with ``scales`` are multiplied by."""
+        counts, factors = zip(*self.scales, strict=True)
+        return np.repeat(np.array(factors, np.float32), counts)[start:stop]
 
     def part_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the stored shape of our weight, of one expert's part where there are some."""
         if self.n_folded > 1:
-            n_rows, width = shape
-            return n_rows // self.n_folded, width * self.n_folded
+            n_rows, *width = shape
+            return n_rows // self.n_folded, math.prod(width) * self.n_folded
         if not self.n_experts:
             return shape
         n, *k = shape

@@ -68,7 +68,7 @@ def read_work(entry: ModelEntry) -> Work | None:
             layer_macs += n_used * (n // n_all) * k
     of_layer = entry.contract.kv.row_nbytes // len(config.kv_layers)
     layers = map(config.layer, range(config.n_layers))
-    readers = [layer for layer in layers if not layer.is_recurrent]
+    readers = [layer for layer in layers if layer.has_attention]
     windows = Counter(layer.window - 1 for layer in readers if layer.window)
     return Work(
         n_bytes,

@@ -17,7 +17,7 @@ from edgedec.export.checkpoints.checkpoint import Checkpoint, EditedCheckpoint
 from edgedec.export.checkpoints.safetensors_file import read_tensors
 from edgedec.export.quantising.quantise import square_sum
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
-from edgedec.models.families import find_family
+from edgedec.models.families import find_family, scales_weights
 from edgedec.models.fields import Fields
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 from edgedec.models.weights import Weight, float_rows
@@ -52,7 +52,12 @@ class Merged(EditedCheckpoint):
             UnsupportedModelError: an adapter is more than pairs of matrices.
         """
         super().__init__(checkpoint)
-        self._weights = find_family(checkpoint.config.family).weights(checkpoint.config)
+        if scales_weights(family := checkpoint.config.family):
+            raise UnsupportedModelError(
+                f"{checkpoint.name}: adapters are not merged into {family}, whose matrices are "
+                "multiplied as they are read: merge them with PEFT and export the result"
+            )
+        self._weights = find_family(family).weights(checkpoint.config)
         self._pairs: dict[str, list[_Pair]] = {}
         for folder, scale in adapters:
             for name, pair in _read(folder, scale).items():

@@ -33,9 +33,9 @@ from edgedec.export.checkpoints.tokenizer_settings import (
     with_settings,
 )
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
-from edgedec.models.families import find_family, unread_weights
+from edgedec.models.families import find_family, hf_scales, unread_weights
 from edgedec.models.fields import Fields
-from edgedec.models.quant import PlainTensor, QuantFormat
+from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 from edgedec.models.weights import check_layers, check_weights
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -230,8 +230,11 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             fields = with_found(self._fields, self._tensors, ignorable)
             self.config = family.read_hf(fields)
             check_layers(self.config, len(shapes))
-            weights = family.weights(self.config).items()
-            self._map = {ours: (weight.shape, weight.hf) for ours, weight in weights}
+            weights, scales = family.weights(self.config), hf_scales(self.config, fields)
+            self._map = {
+                ours: (weight.shape, dataclasses.replace(weight.hf, scales=scales.get(ours, ())))
+                for ours, weight in weights.items()
+            }
             ignorable |= unread_weights(self.config)
             if self.config.is_head_tied:
                 ignorable.add("lm_head.weight")
@@ -257,7 +260,8 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""
-        return self._tensors[self._map[name][1].names[0]].format
+        source = self._map[name][1]
+        return FORMATS["f32"] if source.scales else self._tensors[source.names[0]].format
 
     def _check_floats(self) -> None:
         for name, (_, source) in self._map.items():
@@ -275,11 +279,22 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
 
     def stand_in(self, name: str) -> QuantFormat | None:
         """Returns the format that stands in for that of the matrix ``name``."""
-        tensor = self._tensors[self._map[name][1].names[0]]
-        return None if isinstance(tensor, StoredTensor) else tensor.stand_in
+        source = self._map[name][1]
+        tensor = self._tensors[source.names[0]]
+        if isinstance(tensor, StoredTensor):
+            return None
+        return FORMATS["q8_0"] if source.scales else tensor.stand_in
 
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``."""
+        stored, source = self._stored_rows(name, start, stop), self._map[name][1]
+        if not source.scales:
+            return stored
+        scales = source.row_scales(start, stop)[:, np.newaxis]
+        return PlainTensor(self.format(name), stored.dequantize() * scales)
+
+    def _stored_rows(self, name: str, start: int, stop: int) -> PlainTensor:
+        """Returns rows as they are stored."""
         (n_rows, *_), source = self._map[name]
         tensors = [self._tensors[name] for name in source.names]
         first = tensors[0]

@@ -19,7 +19,8 @@ from edgedec.models.quant import PlainTensor
 
 Stored = StoredTensor | QuantisedMatrix
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_STEMS = ("embed_tokens.weight", "embeddings.weight")
+HEAD = "lm_head.weight"
 _TIE = "tie_word_embeddings"
 _ROWS = 4096
 _N_AXES = 3  # of tensors that stack experts
@@ -30,9 +31,9 @@ def with_usual_names(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
 
     Some files leave it out, others have more before it, such as ``language_model.``.
     """
-    stem = "embed_tokens.weight"
-    found = [name for name in tensors if name == stem or name.endswith(f".{stem}")]
-    if EMBEDDING in tensors or len(found) != 1:
+    stem = next((stem for stem in _STEMS if _ending_in(stem, tensors)), _STEMS[0])
+    found = _ending_in(stem, tensors)
+    if f"model.{stem}" in tensors or len(found) != 1:
         return dict(tensors)
     prefix = found[0].removesuffix(stem)
     heads = [name for name in tensors if name.endswith(HEAD)]
@@ -44,6 +45,10 @@ def with_usual_names(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
         else name: tensor
         for name, tensor in tensors.items()
     }
+
+
+def _ending_in(stem: str, names: Collection[str]) -> list[str]:
+    return [name for name in names if name == stem or name.endswith(f".{stem}")]
 
 
 def with_single_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
@@ -76,7 +81,9 @@ def with_found(fields: Fields, tensors: Mapping[str, Stored], unused: Collection
     """
     is_tied = fields.optional(_TIE, fields.flag)
     if HEAD in tensors and is_tied:
-        is_tied = _are_equal(tensors[HEAD], tensors.get(EMBEDDING))
+        names = (f"model.{stem}" for stem in _STEMS)
+        embedding = next((tensors[name] for name in names if name in tensors), None)
+        is_tied = _are_equal(tensors[HEAD], embedding)
     elif is_tied is None:
         is_tied = HEAD not in tensors
     has_o_bias = any(n.endswith("self_attn.o_proj.bias") for n in tensors if n not in unused)

@@ -341,6 +341,12 @@ class PortableEmitter(Ops[str]):
         silu = self._node("Mul", [gate, sigmoid], f"{stem}.silu")
         return self._node("Mul", [silu, up], f"{stem}.gated")
 
+    def squared_relu(self, x: str) -> str:
+        """Adds a Relu, and a Mul by itself."""
+        stem = x.removesuffix(".matmul")
+        above = self._node("Relu", [x], f"{stem}.relu")
+        return self._node("Mul", [above, above], f"{stem}.squared")
+
     def largest(self, x: str, sparsity: float) -> str:
         """Adds mean and standard deviation of a row, and a Relu of what exceeds their sum."""
         stem = x.removesuffix(".matmul")

@@ -39,8 +39,10 @@ __all__ = [
     "check_all_read",
     "draft_layer",
     "find_family",
+    "hf_scales",
     "known_families",
     "matrices",
+    "scales_weights",
     "unread_weights",
     "weight_shapes",
 ]
@@ -98,6 +100,18 @@ def draft_layer(config: ModelConfig) -> dict[str, Weight]:
     of_family = getattr(find_family(config.family), "draft_layer", None)
     found: dict[str, Weight] = {} if of_family is None else of_family(config)
     return found
+
+
+def hf_scales(config: ModelConfig, fields: Fields) -> dict[str, tuple[tuple[int, float], ...]]:
+    """Returns the `SourceWeight.scales` that ``config.json`` states, by our weight name."""
+    of_family = getattr(find_family(config.family), "hf_scales", None)
+    found: dict[str, tuple[tuple[int, float], ...]] = {}
+    return found if of_family is None else found | of_family(config, fields)
+
+
+def scales_weights(family: str) -> bool:
+    """Whether matrices of ``family`` are multiplied by what config.json states."""
+    return hasattr(find_family(family), "hf_scales")
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

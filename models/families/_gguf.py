@@ -104,7 +104,7 @@ def gguf_decoder(
     can_rotate_partly: whether the family's weights are put in order for a ``rotary_size``.
     has_windows: whether the family reads the window; a short one is refused where it does not.
     has_experts: whether the MLPs of all layers are mixtures of experts.
-    has_recurrence: whether layers may have no heads of keys; see `gguf_recurrent`.
+    has_recurrence: whether layers may have no heads of keys, see `gguf_recurrent`, and no MLP.
     is_yarn_truncated: as for `yarn_factors`.
 
     Raises:
@@ -127,13 +127,13 @@ def gguf_decoder(
         _refuse_windows(fields, family, max_positions)
     if not has_experts:
         _refuse_experts(fields, family)
-    widths = _mlp_widths(fields, family, n_layers, has_experts)
+    widths = _mlp_widths(fields, family, n_layers, has_experts, least=0 if has_recurrence else 1)
     theta = fields.number(f"{family}.rope.freq_base", 10000.0)
     config = ModelConfig(
         family=family,
         vocab_size=facts.shapes[EMBEDDING][0],
         hidden_size=hidden_size,
-        intermediate_size=widths[0],
+        intermediate_size=max(widths),
         n_layers=n_layers,
         n_heads=n_heads,
         n_kv_heads=_same_in_all(
@@ -157,7 +157,7 @@ def gguf_decoder(
     )
     if len(set(widths)) == 1:
         return config
-    layers = tuple(LayerConfig(width, theta) for width in widths)
+    layers = tuple(LayerConfig(n or max(widths), theta, has_mlp=n > 0) for n in widths)
     return dataclasses.replace(config, layers=layers)
 
 
@@ -206,12 +206,14 @@ def _same_in_all(
     return numbers[0]
 
 
-def _mlp_widths(fields: Fields, family: str, n_layers: int, has_experts: bool) -> tuple[int, ...]:
-    """Returns the width of each layer's MLP, or of each of its experts."""
+def _mlp_widths(
+    fields: Fields, family: str, n_layers: int, has_experts: bool, least: int
+) -> tuple[int, ...]:
+    """Returns the width of each layer's MLP, 0 for none, or of each of its experts."""
     of_experts = f"{family}.expert_feed_forward_length"
     if has_experts and fields.get(of_experts) is not None:
         return _by_layer(fields, of_experts, n_layers)
-    return _by_layer(fields, f"{family}.feed_forward_length", n_layers)
+    return _by_layer(fields, f"{family}.feed_forward_length", n_layers, least)
 
 
 def _refuse_experts(fields: Fields, family: str) -> None:

@@ -297,7 +297,7 @@ def with_recurrence(
     if not layers:
         return config
     own = (
-        dataclasses.replace(config.layer(i), is_recurrent=i in layers)
+        dataclasses.replace(config.layer(i), mixer="recurrence" if i in layers else "attention")
         for i in range(config.n_layers)
     )
     return dataclasses.replace(config, layers=tuple(own), recurrence=recurrence)

@@ -184,6 +184,11 @@ def test_sizes_are_counts(bundle: Path, n_bytes: object) -> None:
         ((*MODEL, "config", "layers"), [{"intermediate_size": 0, "rope_theta": 1e4}] * 2),
         ((*MODEL, "config", "layers"), [{"intermediate_size": 16, "rope_theta": -1}] * 2),
         ((*MODEL, "config", "layers"), [{"intermediate_size": 16, "rope_theta": 1, "x": 1}] * 2),
+        (
+            (*MODEL, "config", "layers"),
+            [{"intermediate_size": 16, "rope_theta": 1, "mixer": 1}] * 2,
+        ),
+        ((*MODEL, "config", "layers"), [{"intermediate_size": 16, "rope_theta": 1, "has_mlp": 1}]),
         ((*MODEL, "context"), 0),
         ((*MODEL, "tensor_formats"), {"x": "q9_9"}),
         (("files", GRAPH), []),

@@ -22,7 +22,13 @@ from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
-from tests.models import test_granitemoehybrid, test_lfm2, test_qwen3_next
+from tests.models import (
+    test_falcon_h1,
+    test_granitemoehybrid,
+    test_lfm2,
+    test_nemotron_h,
+    test_qwen3_next,
+)
 from tests.parity.family_parity import RING_ROOM, TOKENS, Logits, Toy, same_bits
 from tests.parity.recurrent_parity import TREE, StateParity, way_to
 
@@ -30,6 +36,8 @@ FAMILIES = {
     "lfm2": (test_lfm2.TestParity, ("cpu", "portable")),
     "granitemoehybrid": (test_granitemoehybrid.TestParity, ("cpu", "portable")),
     "granitemoehybrid with experts": (test_granitemoehybrid.TestParityWithExperts, ("cpu",)),
+    "falcon_h1": (test_falcon_h1.TestParity, ("cpu", "portable")),
+    "nemotron_h": (test_nemotron_h.TestParity, ("cpu", "portable")),
     "qwen3_5": (test_qwen3_next.TestQwen35, ("cpu", "portable")),
     "qwen3_next": (test_qwen3_next.TestParity, ("cpu", "portable")),
 }

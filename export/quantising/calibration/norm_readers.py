@@ -42,6 +42,18 @@ class _Tracer(Ops[str]):
         """See `embed`."""
         return self._use(x)
 
+    def unit_norm(self, x: str, size: int) -> str:
+        """See `embed`."""
+        return self._use(x)
+
+    def scale_channels(self, x: str, weight: str) -> str:
+        """See `embed`."""
+        return self._use(x)
+
+    def squared_relu(self, x: str) -> str:
+        """See `embed`."""
+        return self._use(x)
+
     def attention(self, q: str, k: str, v: str, layer: int) -> str:
         """See `embed`."""
         return self._use(q, k, v)

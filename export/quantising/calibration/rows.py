@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.reference import CHUNK_ROWS, ExpertRows, ReferenceModel, ReferenceOps
+from edgedec.models.reference import CHUNK_ROWS, ExpertRows, LayerPart, ReferenceModel, ReferenceOps
 from edgedec.models.weights import WeightSource, float_rows
 
 Floats = npt.NDArray[np.float32]
@@ -26,7 +26,7 @@ OnNorm = Callable[[str, Floats], Floats | None]
 class _Forgetful(ReferenceModel):
     """A model of one pass: what a layer keeps is of no use behind it."""
 
-    def append(self, layer: int, *new: Floats) -> tuple[Floats, ...]:
+    def append(self, layer: int, part: LayerPart, *new: Floats) -> tuple[Floats, ...]:
         """Returns ``new``."""
         return new
 
