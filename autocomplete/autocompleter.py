@@ -60,6 +60,7 @@ class Autocompleter:
             the probability that an offer needs.
         """
         check_callable("on_offer", on_offer)
+        engine.check_sequential("suggestions while typing")
         self._engine = engine
         self._config = AutocompleteConfig() if config is None else config
         self._on_offer = on_offer

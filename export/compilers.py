@@ -58,6 +58,18 @@ def check_recurrence(name: str, config: ModelConfig) -> None:
         )
 
 
+def check_bidirectional(name: str, config: ModelConfig) -> None:
+    """Raises an UnsupportedModelError where rows see later ones and ``name`` has no such graphs.
+
+    A compiler that has some says so by ``BLOCKS``.
+    """
+    if config.is_bidirectional and not getattr(find_compiler(name), "BLOCKS", False):
+        raise UnsupportedModelError(
+            f"{config.family} is bidirectional, which the compiler {name} does not have: export "
+            "with --target cpu or portable"
+        )
+
+
 def compiler_names() -> tuple[str, ...]:
     """Returns the names of all compilers, sorted."""
     return graph_kinds()

@@ -164,6 +164,7 @@ def attention(
     scoring: library.Scoring | None = None,
     sinks: Floats | None = None,
     shares_kv: bool = False,
+    sees_all: bool = False,
     out: Floats | None = None,
     isa: str | None = None,
     n_threads: int = 1,
@@ -175,7 +176,8 @@ def attention(
     Row i attends to the first ``past`` rows of the KV cache, to itself and to its ancestors, as
     ``scoring`` says: by default to all, by products over the square root of the head size. A score
     of ``sinks`` counts in the softmax of its head as that of a position with values of 0. The
-    first P - T of the ``parents`` are those of nodes whose rows earlier passes left at past..
+    first P - T of the ``parents`` are those of nodes whose rows earlier passes left at past.. With
+    ``sees_all`` a row attends to all nodes, whatever their parents.
 
     Shapes: qkv [T, (H + 2 Hkv) * d]; positions [T], parents [P] int64; rope: cosines and sines
         [n_positions, d / 2]; kv_cache of one layer: keys [Hkv, C / 16, d, 16] and values
@@ -199,6 +201,8 @@ def attention(
     if nodes < rows:
         raise ValueError(f"parents are {nodes}, expected one for each of the {rows} rows, or more")
     scoring = scoring or library.Scoring()
+    if sees_all and scoring.window:
+        raise ValueError(f"window is {scoring.window}, expected 0 with sees_all")
     seen = min(past, scoring.window - 1) if scoring.window > 0 else past
     if past > _MAX_PAST:
         raise ValueError(f"past is {past}, expected 0 to {_MAX_PAST}")
@@ -218,6 +222,7 @@ def attention(
         scoring, ctypes.pointer(library.KvRun(0, capacity // PANEL)), capacity, capacity,
         keys.ctypes.data, values.ctypes.data, out.ctypes.data, 1,
         None if sinks is None else pointer("sinks", sinks, np.float32, (n_heads,)), shares_kv,
+        sees_all,
     )  # fmt: skip
     run("attention", args, isa, n_threads)
     return out

@@ -76,6 +76,7 @@ class AttentionArgs(ctypes.Structure):
         ("n_sequences", c_int64),
         ("sinks", c_void_p),
         ("shares_kv", c_bool),
+        ("sees_all", c_bool),
     )
 
 

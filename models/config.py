@@ -137,6 +137,9 @@ class ModelConfig:
         token 0. See `layer_inputs`.
     has_layer_scales: what comes out of each layer is multiplied by a number of its own.
     has_squared_relu: MLPs have no gate: between their two matrices stands the square of ReLU.
+    is_bidirectional: a row sees all rows of its pass and all before them; the model fills masks in.
+        mask_token: what stands where a token is to be found. predicts_next: the logits of a row are
+        of the token behind it, as those of other models are, not of its own.
     n_streams: residual streams of AltUp, see `families.gemma3n`. laurel_rank: of its products.
     """
 
@@ -187,6 +190,9 @@ class ModelConfig:
     has_layer_scales: bool = False
     has_shared_gate: bool = True
     has_squared_relu: bool = False
+    is_bidirectional: bool = False
+    mask_token: int = 0
+    predicts_next: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -213,6 +219,14 @@ class ModelConfig:
             )
         if self.recurrent_layers and self.windowed_layers:
             raise ConfigError("layers with a window beside recurrent ones, expected either alone")
+        if self.is_bidirectional and (self.windowed_layers or self.recurrent_layers):
+            raise ConfigError(
+                "a bidirectional model has windows or recurrent layers, expected neither"
+            )
+        if not 0 <= self.mask_token < self.vocab_size:
+            raise ConfigError(
+                f"mask_token is {self.mask_token}, expected 0 to {self.vocab_size - 1}"
+            )
         if not self.kv_layers:
             raise ConfigError("no layer has attention, expected it in one or more")
         self._check_kv_layers()
@@ -356,7 +370,8 @@ class ModelConfig:
         """Whether a pass may leave sub-layers out: each adds to one stream and keeps its own."""
         has_shared_kv = any(layer.kv_layer is not None for layer in self.layers)
         adds_alone = not (self.layer_input_size or self.has_layer_scales)
-        return adds_alone and not (self.recurrent_layers or has_shared_kv)
+        is_whole = self.recurrent_layers or has_shared_kv or self.is_bidirectional
+        return adds_alone and not is_whole
 
     @property
     def look_back(self) -> int:

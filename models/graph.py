@@ -238,19 +238,21 @@ class KVLayout:
 class Capabilities:
     """What the passes of a graph can do.
 
-    trees: rows may be a tree of drafts; otherwise they follow one another. gates: sub-layers may be
-    left out. row_stats: statistics of logits rows come beside them. entry: a pass may start at any
-    layer from given hidden states, and may stop after any and return them: closed gates pass the
-    residual stream through, so that ``entry`` reaches the first layer that runs, and what the last
-    one leaves comes out as hidden.L of L layers. n_sequences: most sequences whose rows may share a
-    pass. hidden: layers whose hidden states a whole pass can return, rising. features: numbers that
-    a row of a draft head reads beside its token; 0 for models. row_gap: how much a logit of a row
-    has been seen to differ with the other rows of the pass; 0 where it cannot. mtp: tokens beyond
-    the next one that light heads in the graph name (multi-token prediction), each behind the
-    likeliest ones before it; 0 without them.
+    trees: rows may be a tree of drafts; otherwise they follow one another. blocks: rows are tokens
+    from anywhere in the text, and each sees all others of its pass and all before it. gates:
+    sub-layers may be left out. row_stats: statistics of logits rows come beside them. entry: a pass
+    may start at any layer from given hidden states, and may stop after any and return them: closed
+    gates pass the residual stream through, so that ``entry`` reaches the first layer that runs, and
+    what the last one leaves comes out as hidden.L of L layers. n_sequences: most sequences whose
+    rows may share a pass. hidden: layers whose hidden states a whole pass can return, rising.
+    features: numbers that a row of a draft head reads beside its token; 0 for models. row_gap: how
+    much a logit of a row has been seen to differ with the other rows of the pass; 0 where it
+    cannot, or is meant to. mtp: tokens beyond the next one that light heads in the graph name
+    (multi-token prediction), each behind the likeliest ones before it; 0 without them.
     """
 
     trees: bool = False
+    blocks: bool = False
     gates: bool = False
     row_stats: bool = False
     entry: bool = False
@@ -261,6 +263,8 @@ class Capabilities:
     mtp: int = 0
 
     def __post_init__(self) -> None:
+        if self.trees and self.blocks:
+            raise ConfigError("can.trees and can.blocks are both true, expected one at most")
         if self.row_gap < 0:
             raise ConfigError(f"can.row_gap is {self.row_gap}, expected 0 or more")
         if self.n_sequences < 1:

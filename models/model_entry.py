@@ -83,6 +83,12 @@ def read_model_entry(name: str, fields: Fields) -> ModelEntry:
     context = fields.integer("context", least=1, most=_MAX_COUNT)
     if context > config.max_positions:
         fields.fail("context", context, f"at most the model's {config.max_positions} positions")
+    contract = _read_contract(fields.table("contract"), config.n_layers)
+    if contract.can.blocks != config.is_bidirectional:
+        expected = "as the model is bidirectional" if config.is_bidirectional else "of this model"
+        fields.fail(
+            "contract.can.blocks", contract.can.blocks, f"{config.is_bidirectional}, {expected}"
+        )
     formats = fields.table("tensor_formats")
     for weight, fmt in formats.values.items():
         if not isinstance(fmt, str) or fmt not in FORMATS:
@@ -91,7 +97,7 @@ def read_model_entry(name: str, fields: Fields) -> ModelEntry:
         kind=kind,
         graph=fields.text("graph"),
         weights=fields.texts("weights"),
-        contract=_read_contract(fields.table("contract"), config.n_layers),
+        contract=contract,
         config=config,
         context=context,
         tensor_formats=dict(formats.values),
@@ -111,7 +117,7 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
     kv, can = fields.table("kv"), fields.table("can")
     kv.only({f.name for f in dataclasses.fields(KVLayout)})
     can.only({f.name for f in dataclasses.fields(Capabilities)})
-    flags = [f.name for f in dataclasses.fields(Capabilities) if f.type == "bool"]
+    flags = {f.name for f in dataclasses.fields(Capabilities) if f.type == "bool"} - {"blocks"}
     try:
         return GraphContract(
             compiler=fields.text("compiler"),
@@ -132,6 +138,7 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
             ),
             can=Capabilities(
                 **{key: can.flag(key) for key in flags},
+                blocks=can.flag("blocks", False),
                 hidden=can.integers("hidden", 0, n_layers),
                 features=can.integer("features", 0, least=0, most=_MAX_COUNT),
                 row_gap=can.number("row_gap", 0.0),

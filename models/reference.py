@@ -82,7 +82,8 @@ class ReferenceModel:
         Args:
             tokens: one id per row.
             parents: index of each row's parent within the pass, -1 for the end of the prefix; a
-                chain when None. Rows attend to the prefix, their ancestors and themselves.
+                chain when None. Rows attend to the prefix, their ancestors and themselves; those
+                of a bidirectional model to all rows.
             logit_rows: rows whose logits are wanted; all when None.
             layer_gates: sub-layers that take part, as for `decoder`. Such a pass cannot be
                 committed.
@@ -149,6 +150,8 @@ class ReferenceOps(Ops[Array]):
         self._dtype = dtype
         self._parents = parents
         self._mask, depths = tree_mask(parents, model.n_tokens)
+        if self._config.is_bidirectional:
+            self._mask = np.ones_like(self._mask)
         self._positions = model.n_tokens + depths
         self._ropes: dict[Rope, tuple[Array, Array]] = {}
         self.hidden_states: dict[int, Array] = {}

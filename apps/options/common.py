@@ -14,6 +14,7 @@ from edgedec.runtime.config import (
     GenerationConfig,
     LayersConfig,
     SpeculationConfig,
+    UnmaskConfig,
 )
 from edgedec.runtime.drafting.drafters import drafter_names
 from edgedec.runtime.engine.engine import Engine
@@ -23,6 +24,7 @@ from edgedec.runtime.sequences.prefill import Progress
 
 BUNDLE_HELP = "A bundle, a GGUF file, or a name that `edgedec models list` shows."
 SAMPLING, SPEED, DEVICES = "Sampling", "Speculation", "Devices"
+MASKS = "Models that fill masks in"
 LABS = "Labs: gained nothing in our measurements"
 """Headings that options stand under on help pages."""
 
@@ -294,6 +296,15 @@ Layers = Annotated[
         rich_help_panel=LABS,
     ),
 ]
+Unmask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE",
+        help="Which masked tokens a pass decides: confidence (default), localleap, prophet, ccd, "
+        "or with settings, e.g. confidence:steps=32,block=16.",
+        rich_help_panel=MASKS,
+    ),
+]
 DraftLen = Annotated[
     int | None,
     typer.Option(
@@ -454,6 +465,7 @@ class RequestOptions:
     verifier: Verifier = None
     prefill: Prefill = None
     layers: Layers = None
+    unmask: Unmask = None
     draft_len: DraftLen = None
     draft_depth: DraftDepth = None
     temperature: Temperature = None
@@ -500,6 +512,7 @@ class RequestOptions:
             ignore_eos=self.ignore_eos,
             prefill=self.prefill or defaults.prefill,
             layers=None if self.layers is None else LayersConfig.parse(self.layers),
+            unmask=None if self.unmask is None else UnmaskConfig.parse(self.unmask),
             speculation=SpeculationConfig(draft_len=self.draft_len, depth=self.draft_depth),
         )
         return with_method(request, self.method, self.verifier)

@@ -33,6 +33,10 @@ LEAVES_OUT = (
     "this is approximate: some of the model's layers write, so the text may differ from what the "
     "whole model would write"
 )
+DECIDES_SEVERAL = (
+    "this is approximate: tokens are decided sooner than one by one, each by a pass over the whole "
+    "text"
+)
 READS_PREDICTED = (
     "this is approximate: later layers see predictions of the prompt's keys and values, so the "
     "text may differ from what the model alone would write"
@@ -179,6 +183,8 @@ def tell_if_approximate(request: GenerationConfig) -> None:
         note(LOOKS_AHEAD if request.switch.policy == ADADEC else APPROXIMATE)
     if request.layers is not None:
         note(LEAVES_OUT)
+    if request.unmask is not None and not request.unmask.is_plain:
+        note(DECIDES_SEVERAL)
     if request.prefill == PREDICTED:
         note(READS_PREDICTED)
     if not find_verifier(request.verifier).is_lossless:

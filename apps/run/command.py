@@ -109,6 +109,8 @@ class KeepOptions:
 
     def begin(self, engine: Engine, is_silent: bool) -> None:
         """Starts from the saved KV cache, if there is one."""
+        if self.session is not None:
+            engine.check_sequential("sessions")
         if self.session is not None and self.session.exists():
             n_held = engine.load_session(self.session)
             if not is_silent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgedec.export.checkpoints.lora import Merged
-from edgedec.export.compilers import check_recurrence, find_compiler
+from edgedec.export.compilers import check_bidirectional, check_recurrence, find_compiler
 from edgedec.export.heads.head_tokens import choose_head_ids
 from edgedec.export.phases.model_export import Phases
 from edgedec.export.phases.recipe_model import RecipeModel
@@ -34,6 +34,12 @@ def configure(model: RecipeModel) -> None:
     """How long and how deep the graph is."""
     config, wanted = model.source.config, model.config.context
     check_recurrence(model.compiler, config)
+    check_bidirectional(model.compiler, config)
+    if config.is_bidirectional and (model.config.draft or model.config.exit or model.head_file):
+        raise ConfigError(
+            f"{model.source.name} fills masks in, which neither drafts nor checks drafts: export "
+            "it without --draft, --exit and --head"
+        )
     usual = model.device.usual_context or config.max_positions
     model.context = wanted or min(usual, config.max_positions)
     if model.kind == DRAFT_MODEL:

@@ -105,6 +105,7 @@ class PortableRunner:
 
     def __init__(self, graph: Path, config: ModelConfig, is_prepacked: bool = False) -> None:
         self._session = open_session(graph, is_prepacked)
+        self._is_bidirectional = config.is_bidirectional
         types = {value.name: _DTYPES[value.type] for value in self._session.get_inputs()}
         names = {past_port(i, part): i for i in config.kv_layers for part in ("key", "value")}
         self._kv_cache = {
@@ -119,6 +120,7 @@ class PortableRunner:
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
         mask, _ = tree_mask(parents, n_past)
+        mask |= self._is_bidirectional
         feeds = _rows(tokens, parents, n_past)
         feeds[ATTENTION_BIAS] = np.where(mask, 0, -np.inf).astype(np.float32)[None, None]
         feeds |= {name: kv[:, :, :n_past] for name, kv in self._kv_cache.items()}

@@ -71,6 +71,11 @@ AttentionOp::AttentionOp(const Node& node)
   args_.kv_format = static_cast<int>(kv_format);
   args_.scoring = read_scoring(node);
   args_.shares_kv = node.integer_or("shares_kv", 0) != 0;
+  args_.sees_all = node.integer_or("sees_all", 0) != 0;
+  if (args_.sees_all && args_.scoring.window > 0) {
+    fail("attribute window is %lld, expected 0 with sees_all",
+         static_cast<long long>(args_.scoring.window));
+  }
   if (args_.head_size % 2 != 0) fail("head_size %d is odd, expected even", args_.head_size);
   for (size_t port : {kKCache, kVCache}) {
     if (node.constant(port).is_present()) {

@@ -16,7 +16,7 @@ constexpr int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 struct AttentionPlan {
   const AttentionArgs* args;
   int group;       // query heads per KV head
-  bool is_chain;   // every parent is the node before
+  bool is_chain;   // what a row sees lies in the order of the nodes
   int64_t nodes;   // of the pending tree: known ones and this pass's rows
   int64_t first_chunk;  // the first that a row sees anything of
   int64_t chunks;  // from that one to the last of the longest possible row
@@ -75,7 +75,8 @@ inline AttentionPlan plan_pass(const AttentionArgs& args) {
   plan.group = args.n_heads / args.n_kv_heads;
   plan.nodes = args.known + args.rows;
   plan.is_chain = true;
-  for (int64_t i = 0; i < plan.nodes; ++i) plan.is_chain &= args.parents[i] == i - 1;
+  for (int64_t i = 0; i < plan.nodes && !args.sees_all; ++i)
+    plan.is_chain &= args.parents[i] == i - 1;
   const int64_t window = args.scoring.window;
   plan.first_chunk = window > 0 ? max_of(args.past + 1 - window, 0) / kChunk : 0;
   plan.chunks = ceil_div(args.past + plan.nodes, kChunk) - plan.first_chunk;
@@ -84,11 +85,12 @@ inline AttentionPlan plan_pass(const AttentionArgs& args) {
   return plan;
 }
 
-/// Fills depth and path from the parents.
+/// Fills depth and path from the parents, where these decide what a row sees.
 inline void trace_paths(const AttentionArgs& a, AttentionPlan* plan) {
   for (int64_t i = 0; i < plan->nodes; ++i) {
     const int64_t parent = a.parents[i];
-    plan->depth[i] = 1 + (parent < 0 ? 0 : plan->depth[parent]);
+    plan->depth[i] = static_cast<int32_t>(
+        a.sees_all ? plan->nodes : 1 + (parent < 0 ? 0 : plan->depth[parent]));
     if (plan->is_chain) continue;
     int32_t* path = plan->path + i * plan->nodes;
     for (int32_t j = 0; j + 1 < plan->depth[i]; ++j) path[j] = plan->path[parent * plan->nodes + j];

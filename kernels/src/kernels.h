@@ -137,6 +137,7 @@ struct AttentionArgs {
   int64_t n_sequences = 1;
   const float* sinks = nullptr;  // [n_heads], a score of no position that counts in the softmax, or null
   bool shares_kv = false;  // the rows' keys and values are in the caches, another layer's, already
+  bool sees_all = false;   // a row sees all nodes of its sequence, not its ancestors alone
 };
 
 /// out[r] = qkv[r] with every head of queries and of keys RMS-normed; values are copied, or normed

@@ -1,6 +1,6 @@
 """Model families: one module per family, named as its ``model_type`` (GGUF: architecture).
 
-Hyphens of such names are underscores in those of modules.
+Hyphens of such names are underscores in those of modules, capitals small letters.
 
 A module is found by its name; there is no list to edit. Modules with a leading underscore hold
 what families share.
@@ -83,7 +83,7 @@ def find_family(name: str) -> Family:
     Raises:
         UnsupportedModelError: there is none; names the family and the known ones.
     """
-    known, module = known_families(), name.replace("-", "_")
+    known, module = known_families(), name.replace("-", "_").lower()
     if module not in known:
         shown = name if re.fullmatch(r"[\w.-]{1,64}", name) else repr(name[:64])
         raise UnsupportedModelError(

@@ -140,7 +140,7 @@ class PassArrays:
             n_before = len(positions) - n_known
             rows += [n_before + row for row in wanted.logit_rows]
             ids += tree.tokens[n_known:]
-            positions += [n_past + depth for depth in tree.depths[n_known:]]
+            positions += tree.positions(n_past)[n_known:]
             parents += tree.parents
         if passes[0].entry is not None:
             self._entry[0] = passes[0].entry

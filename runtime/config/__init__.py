@@ -6,6 +6,7 @@ from edgedec.runtime.config.sampling import GREEDY_BELOW, SamplingConfig
 from edgedec.runtime.config.speculation import MAX_DRAFT_LEN, SpeculationConfig
 from edgedec.runtime.config.suggestion import SuggestConfig
 from edgedec.runtime.config.switching import SwitchConfig
+from edgedec.runtime.config.unmasking import UnmaskConfig
 
 __all__ = [
     "GREEDY_BELOW",
@@ -16,4 +17,5 @@ __all__ = [
     "SpeculationConfig",
     "SuggestConfig",
     "SwitchConfig",
+    "UnmaskConfig",
 ]

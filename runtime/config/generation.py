@@ -22,6 +22,7 @@ from edgedec.runtime.config.layers import LayersConfig
 from edgedec.runtime.config.sampling import SamplingConfig
 from edgedec.runtime.config.speculation import SpeculationConfig
 from edgedec.runtime.config.switching import SwitchConfig
+from edgedec.runtime.config.unmasking import UnmaskConfig
 from edgedec.runtime.sequences.prefill import PASS_MS
 
 MAX_LOGPROBS = 20
@@ -57,6 +58,7 @@ class GenerationConfig:
     speculation: how much is drafted, within what the method does.
     switch: lets the draft model write part of the text, in place of a method.
     layers: has only some of the model's layers write, in place of a method.
+    unmask: which tokens a model decides that fills masks in; the default when None.
     prefill: how a prompt is read, one of `PREFILLS`. exact: to its end, then the output begins.
         progressive: provisional tokens after the first layers, then the others; the text is that of
         exact. predicted: the later layers' keys and values stay predictions, which is approximate.
@@ -89,6 +91,7 @@ class GenerationConfig:
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     switch: SwitchConfig | None = None
     layers: LayersConfig | None = None
+    unmask: UnmaskConfig | None = None
     prefill: str = AUTO
     prefill_pass_ms: float = PASS_MS
     prefix_group: str = ""
@@ -123,6 +126,8 @@ class GenerationConfig:
             check_type("layers", self.layers, LayersConfig, "a LayersConfig or None")
             if self.switch is not None:
                 raise ConfigError("layers and switch are given, expected one of them")
+        if self.unmask is not None:
+            check_type("unmask", self.unmask, UnmaskConfig, "an UnmaskConfig or None")
         if not isinstance(self.prefill, str) or self.prefill not in PREFILLS:
             raise ConfigError(f"prefill is {shown(self.prefill)}, expected {', '.join(PREFILLS)}")
         check_type("prefix_group", self.prefix_group, str, "text")
@@ -189,6 +194,8 @@ class GenerationConfig:
             values["switch"] = SwitchConfig.from_dict(switch)
         if isinstance(layers := values.get("layers"), Mapping):
             values["layers"] = LayersConfig.from_dict(layers)
+        if isinstance(unmask := values.get("unmask"), Mapping):
+            values["unmask"] = UnmaskConfig.from_dict(unmask)
         if isinstance(speculation := values.get("speculation"), Mapping):
             values["speculation"] = SpeculationConfig.from_dict(speculation)
         if isinstance(sampling := values.get("sampling"), Mapping):

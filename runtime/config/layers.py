@@ -10,6 +10,7 @@ from typing import Any, Self
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import check_count, check_number, refuse_unknown
+from edgedec.runtime.config.setting_texts import number_of, split_setting, written
 
 UNIFIED, SKIPDECODE, FFN = LAYER_POLICIES = ("unified", "skipdecode", "ffn")
 
@@ -69,36 +70,16 @@ class LayersConfig:
         Raises:
             ConfigError: It is not written so, or its policy has no such value.
         """
-        policy, _, rest = (part.strip() for part in text.partition(":"))
-        fields: dict[str, Any] = {"policy": policy}
-        for part in filter(None, rest.split(",")):
-            name, equals, value = (piece.strip() for piece in part.partition("="))
-            own = _OF_POLICY.get(policy, ())
-            if not equals or name in fields or (own and name not in own):
-                raise ConfigError(
-                    f"the layers setting {text!r} holds {part!r}, expected each of "
-                    f"{', '.join(own)} once at most, such as unified:keep=0.75"
-                )
-            fields[name] = _read(name, value)
-        return cls.from_dict(fields)
+        policy, values = split_setting(text, _OF_POLICY, "layers", "unified:keep=0.75")
+        numbers = {
+            name: number_of(value, name not in ("keep", "cosine")) for name, value in values.items()
+        }
+        return cls.from_dict({"policy": policy, **numbers})
 
     def __str__(self) -> str:
         """The text `parse` reads back: what differs from the defaults."""
-        defaults = type(self)(policy=self.policy)
-        parts = [
-            f"{name}={value}"
-            for name in _OF_POLICY[self.policy]
-            if (value := getattr(self, name)) != getattr(defaults, name)
-        ]
-        return f"{self.policy}:{','.join(parts)}" if parts else self.policy
+        return written(self.policy, _OF_POLICY[self.policy], self, type(self)())
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON-ready fields that `from_dict` reads back."""
         return dataclasses.asdict(self)
-
-
-def _read(name: str, value: str) -> Any:
-    try:
-        return float(value) if name in ("keep", "cosine") else int(value)
-    except ValueError:
-        return value  # the constructor says what was expected

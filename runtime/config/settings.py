@@ -12,6 +12,7 @@ from edgedec.runtime.config.layers import LayersConfig
 from edgedec.runtime.config.sampling import SamplingConfig
 from edgedec.runtime.config.speculation import SpeculationConfig
 from edgedec.runtime.config.switching import SwitchConfig
+from edgedec.runtime.config.unmasking import UnmaskConfig
 
 _OTHER_CLIENTS = {
     "max_tokens": "max_new_tokens",
@@ -39,6 +40,7 @@ class Settings(TypedDict, total=False):
     speculation: SpeculationConfig
     switch: SwitchConfig | None
     layers: LayersConfig | None
+    unmask: UnmaskConfig | None
     prefill: str
     prefill_pass_ms: float
     prefix_group: str

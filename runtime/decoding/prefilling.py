@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from edgedec.runtime.config.generation import EXACT
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.prefill import ExactPrefiller, Prefilled, PrefillRequest
+from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 if TYPE_CHECKING:
@@ -45,6 +48,16 @@ class ExactPrefill:
     def step(self, noise: Noise) -> Passes[Prefilled | Provisional | None]:
         state = self._state
         return ExactPrefiller().prefill(state.sequence, state.tokens, self._request)
+
+
+class NoPrefill:
+    """Leaves the prompt to the decoding method."""
+
+    is_exact = True
+
+    def step(self, noise: Noise) -> Passes[Prefilled | Provisional | None]:
+        return Prefilled(Rows(np.empty((0, 0), np.float32)))
+        yield  # makes it a step without passes
 
 
 class PromptPredictor(Protocol):

@@ -115,7 +115,12 @@ class DecodeState:
     def n_left(self) -> int:
         """Tokens that may still be emitted: by the request, and by the room in the context."""
         n_asked = self.n_prompt + self.config.max_new_tokens
-        return min(n_asked, self.sequence.context + 1) - len(self.tokens)
+        return min(n_asked, self.most_tokens) - len(self.tokens)
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of the text: those of the context, and one more that needs no row."""
+        return self.sequence.context + (not self.sequence.model.capabilities.blocks)
 
     @property
     def is_edited(self) -> bool:
@@ -291,6 +296,9 @@ class DecodingStrategy(ABC):
 
     takes_turns: bool = False
     """Several models write, and compute what they missed of the text later."""
+
+    needs_prefill: bool = True
+    """The prompt is in the KV cache when `begin` is called."""
 
     hidden_layers: Sequence[int] = ()
     """Layers whose hidden states of the prompt `begin` is given."""

@@ -7,7 +7,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Literal
 
-_Room = Literal["drafters", "methods", "prefill", "verifiers"]
+_Room = Literal["drafters", "methods", "prefill", "unmasking", "verifiers"]
 
 
 def lab_names(room: _Room) -> tuple[str, ...]:

@@ -473,6 +473,7 @@ class Engine:
         Raises:
             SessionError: The file cannot be written.
         """
+        self.check_sequential("sessions")
         memory, file = self.loaded.memory, checked_path("the session", path)
         known = None if prompt is None else checked_counts("prompt", prompt)
         with self.streams.at_rest():
@@ -486,9 +487,17 @@ class Engine:
         Raises:
             SessionError: The file is damaged or of another model; everything stays as it was.
         """
+        self.check_sequential("sessions")
         memory, file = self.loaded.memory, checked_path("the session", path)
         with self.streams.at_rest():
             return memory.load(file)
+
+    def check_sequential(self, what: str) -> None:
+        """Raises a SessionError where the model fills masks in.
+
+        what: Called so in the error, as what needs a model that writes from left to right.
+        """
+        self.loaded.check_sequential(what)
 
     def close(self) -> None:
         """Stops all streams and releases the model. Closing twice is fine.

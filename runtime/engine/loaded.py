@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.methods.method_parts import PLAIN, MethodParts
 from edgedec.runtime.sequences.model import KVPredictor, Model
@@ -42,6 +43,14 @@ class LoadedModel:
     release: Callable[[Model], None] = lambda model: model.close()
     predictor: Callable[[], KVPredictor] | None = None
     final_norm: Callable[[], FinalNorm] | None = None
+
+    def check_sequential(self, what: str) -> None:
+        """Raises a SessionError where the model fills masks in, and ``what`` need another one."""
+        if self.parts.masked is not None:
+            raise SessionError(
+                f"{what} need a model that writes from left to right, and this one fills masks in: "
+                "use another model"
+            )
 
     @property
     def context(self) -> int:

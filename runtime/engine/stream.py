@@ -14,7 +14,12 @@ from weakref import ref
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config.checks import check_callable
 from edgedec.runtime.config.generation import BATCH
-from edgedec.runtime.decoding.prefilling import Prefilling, Provisional, begin_prefill
+from edgedec.runtime.decoding.prefilling import (
+    NoPrefill,
+    Prefilling,
+    Provisional,
+    begin_prefill,
+)
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding
 from edgedec.runtime.engine.request import Request, end_part, lent
 from edgedec.runtime.engine.result import UP_TO_TIES, FinishReason, GenerationResult
@@ -260,7 +265,7 @@ class Stream(Iterator[str]):
             if not is_whole and (self._found or self._is_stopping):
                 return run_passes(steps)
             is_reading = self._prefilled is None
-            if is_reading and self._prefilling is None:
+            if is_reading and self._prefilling is None and request.strategy.needs_prefill:
                 self._await_prompts()
             is_pinned = is_reading and request.on_progress is not None
             is_batch = self._state.config.priority == BATCH
@@ -353,6 +358,8 @@ class Stream(Iterator[str]):
 
     def _begin_prefill(self) -> Prefilling:
         state, request = self._state, self._request
+        if not request.strategy.needs_prefill:
+            return NoPrefill()
         request.recall(state.sequence, state.tokens)
         held = ref(self)  # what a stream keeps does not keep the stream: see `__del__`
         wanted = PrefillRequest(
@@ -402,7 +409,7 @@ class Stream(Iterator[str]):
             self._finish_reason = "stop"
         elif len(self._origins) >= self._state.config.max_new_tokens:
             self._finish_reason = "length"
-        elif len(self._state.tokens) > self._state.sequence.context:
+        elif len(self._state.tokens) >= self._state.most_tokens:
             self._finish_reason = "context"
         return piece
 

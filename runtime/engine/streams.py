@@ -69,10 +69,11 @@ class Streams:
         """What lends sequences; abandoned streams give theirs back first.
 
         Raises:
-            SessionError: They are closed.
+            SessionError: They are closed, or the model fills masks in.
         """
         if self._loaded is not None:
             self._tidy()
+        self.loaded.check_sequential("suggestions, scores, embeddings and searches")
         return Lending(self.loaded, self._pool, self._scheduler)
 
     def open(

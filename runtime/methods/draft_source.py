@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from edgedec.models.errors import BundleError
+from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import TOKENIZER_NAME, BundleManifest, fingerprint_of, read_manifest
 from edgedec.models.model_entry import ModelEntry
@@ -105,6 +105,11 @@ def find_draft(
     if model_name is None:
         return None
     entry, name = listing.models[model_name], TOKENIZER_NAME
+    if manifest.target.config.is_bidirectional or entry.config.is_bidirectional:
+        raise ConfigError(
+            "a model that fills masks in neither drafts nor checks drafts: load it without a draft "
+            "model"
+        )
     if draft is True:
         own_name = str(PurePosixPath(entry.graph).parent / TOKENIZER_NAME)
         name = own_name if own_name in manifest.files else TOKENIZER_NAME

@@ -37,6 +37,15 @@ class Methods:
 
     def of_request(self, request: GenerationConfig) -> DecodingStrategy:
         """Returns the method that ``request`` asks for; raises as `strategy` does."""
+        if self._parts.masked is not None:
+            from edgedec.runtime.methods.unmask_methods import unmasking
+
+            return unmasking(self._parts.masked, request)
+        if request.unmask is not None:
+            raise ConfigError(
+                "unmask is for models that fill masks in, and this one writes from left to right: "
+                "leave it out"
+            )
         request.speculation.check_context(self._parts.context)
         if request.switch is not None:
             return self._switch(request.switch)

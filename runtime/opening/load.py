@@ -48,6 +48,7 @@ from edgedec.system.processors import physical_cores
 if TYPE_CHECKING:
     from edgedec.models.final_norm import FinalNorm
     from edgedec.runtime.decoding.prefilling import Auxiliary
+    from edgedec.runtime.decoding.unmasking import MaskedModel
     from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
     from edgedec.runtime.drafting.draft_role import DraftRole
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
@@ -170,6 +171,7 @@ def _method_parts(
         split=split,
         judge=probes.get("judge"),
         auxiliary=_find_auxiliary(opening, drafters.draft),
+        masked=_find_masked(opening.entry),
     )
 
 
@@ -305,6 +307,15 @@ def _find_auxiliary(
 
     found = find_auxiliary(opening.folder, opening.manifest, opening.threads, opening.affinity)
     return None if found is None else cache(lambda: found(draft().pool))
+
+
+def _find_masked(entry: ModelEntry) -> MaskedModel | None:
+    """Returns what a model states that fills masks in; None of others."""
+    if not entry.config.is_bidirectional:
+        return None
+    from edgedec.runtime.decoding.unmasking import MaskedModel
+
+    return MaskedModel(entry.config.mask_token, entry.config.predicts_next)
 
 
 def _find_final_norm(folder: Path, entry: ModelEntry) -> Callable[[], FinalNorm] | None:

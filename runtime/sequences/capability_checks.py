@@ -14,7 +14,7 @@ def check_capabilities(wanted: Pass) -> None:
     """Raises a SessionError where the graph cannot."""
     can, gates = wanted.sequence.model.capabilities, wanted.layer_gates
     _check_layers(wanted, can)
-    if not can.trees and not wanted.tree.is_chain:
+    if not (can.trees or can.blocks or wanted.tree.is_chain):
         raise SessionError(
             "this bundle's graph cannot run a tree of drafts: use a chain, or export with "
             "edgedec's own graph"
@@ -72,6 +72,17 @@ def _check_layers(wanted: Pass, can: Capabilities) -> None:
         raise SessionError("a pass from the first layer skips no tokens: n_skipped is 0")
 
 
+def check_kind(tree: TokenTree, can: Capabilities) -> None:
+    """Raises a SessionError unless tokens of a pass see those that rows of the graph see."""
+    if can.blocks != tree.is_block:
+        raise SessionError(
+            "this bundle's model fills masks in: its passes are over blocks of tokens, and texts "
+            "are not computed from left to right"
+            if can.blocks
+            else "this bundle's model writes from left to right: use a chain or a tree"
+        )
+
+
 def check_room(context: int, n_past: int, n_new: int) -> None:
     """Raises a SessionError unless ``n_new`` tokens fit a text of ``context`` behind ``n_past``."""
     needed = n_past + n_new
@@ -83,7 +94,17 @@ def check_room(context: int, n_past: int, n_new: int) -> None:
 
 
 def check_way(tree: TokenTree, path: Sequence[int]) -> None:
-    """Raises a SessionError unless ``path`` is a way down through ``tree`` from the prefix."""
+    """Raises a SessionError unless ``path`` is a way down through ``tree`` from the prefix.
+
+    Through a block any way is one that meets no token twice.
+    """
+    if tree.is_block:
+        if len(set(path)) < len(path) or not set(path) <= set(range(len(tree))):
+            raise SessionError(
+                f"path {list(path)} names a token twice, or one that the block of {len(tree)} "
+                "tokens does not have"
+            )
+        return
     previous = -1
     for i in path:
         if not 0 <= i < len(tree) or tree.parents[i] != previous:

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.sequences.affinity import Affinity
-from edgedec.runtime.sequences.capability_checks import check_capabilities, check_room, check_way
+from edgedec.runtime.sequences.capability_checks import (
+    check_capabilities,
+    check_kind,
+    check_room,
+    check_way,
+)
 from edgedec.runtime.sequences.model import KVPredictor, Model
 from edgedec.runtime.sequences.pass_times import PassTimes
 from edgedec.runtime.sequences.passes import Pass, compute
@@ -155,6 +160,7 @@ class TokenSequence:
     def begin(self, wanted: Pass) -> None:
         """Makes room for a pass that is about to be computed; a SessionError if it does not fit."""
         self._check_open()
+        check_kind(wanted.tree, self.model.capabilities)
         place = self._place_of(wanted)
         check_room(self.context, place.n_past, len(wanted.tree))
         self._check_known(wanted.tree, wanted.n_known, place)

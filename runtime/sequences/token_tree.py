@@ -17,12 +17,16 @@ from edgedec.models.errors import SessionError
 class TokenTree:
     """Tokens of one pass and what each hangs on. A chain is the special case.
 
+    Those of a *block* hang on nothing: they are from anywhere in the text, and see each other.
+
     tokens: token ids, parents before children.
     parents: index within this pass of each token's parent; -1 hangs on the committed prefix.
+    places: of a block, position of each token in the text; none of a tree, where depths decide.
     """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
+    places: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -31,6 +35,11 @@ class TokenTree:
             raise SessionError(
                 f"token tree has {len(self.tokens)} tokens and {len(self.parents)} parents, "
                 "expected as many of each"
+            )
+        if self.places and len(self.places) != len(self.tokens):
+            raise SessionError(
+                f"a block has {len(self.tokens)} tokens and {len(self.places)} places, expected as "
+                "many of each"
             )
         for i, parent in enumerate(self.parents):
             if not -1 <= parent < i:
@@ -41,11 +50,17 @@ class TokenTree:
         """Returns the tree in which every token follows the one before it."""
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
 
+    @classmethod
+    def block(cls, tokens: Sequence[int], places: Sequence[int]) -> Self:
+        """Returns the block of ``tokens``, which are at ``places`` of the text."""
+        return cls(tuple(tokens), (-1,) * len(tokens), tuple(places))
+
     def part(self, rows: Sequence[int]) -> TokenTree:
         """Returns the tree of the tokens ``rows``, in this order; their parents are among them."""
         place = {-1: -1} | {row: i for i, row in enumerate(rows)}
         parents = tuple(place[self.parents[row]] for row in rows)
-        return TokenTree(tuple(self.tokens[row] for row in rows), parents)
+        places = tuple(self.places[row] for row in rows) if self.places else ()
+        return TokenTree(tuple(self.tokens[row] for row in rows), parents, places)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -58,16 +73,27 @@ class TokenTree:
             depths.append(depths[parent] + 1 if parent >= 0 else 0)
         return tuple(depths)
 
+    def positions(self, n_past: int) -> Sequence[int]:
+        """Returns where in the text each token is, after ``n_past`` committed ones."""
+        return self.places or [n_past + depth for depth in self.depths]
+
+    @property
+    def is_block(self) -> bool:
+        """Its tokens see each other."""
+        return bool(self.places)
+
     @cached_property
     def is_chain(self) -> bool:
         """Every token follows the one before it."""
         return self.parents == tuple(range(-1, len(self.tokens) - 1))
 
     def ancestry(self) -> npt.NDArray[np.bool_]:
-        """Returns ``a[i, j]``: token j is token i or one of its ancestors.
+        """Returns ``a[i, j]``: token i sees token j: itself, an ancestor, or any of a block.
 
         Shapes: [T, T] bool.
         """
+        if self.is_block:
+            return np.ones((len(self), len(self)), np.bool_)
         mask = np.eye(len(self), dtype=np.bool_)
         for i, parent in enumerate(self.parents):
             if parent >= 0:

@@ -20,6 +20,7 @@ from edgedec.models.kv_formats import find_kv_format
 from edgedec.targets.portable.export_portable import pack
 
 RECURRENCES = ("short_conv", "mamba2", "delta")
+BLOCKS = True
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAMES = (WEIGHTS_FILE,)
 
@@ -54,7 +55,8 @@ def contract(model: RecipeModel) -> GraphContract:
         outputs=port_names(model.graph.graph.output),
         kv=kv_panels(config, model.kv_format),
         can=Capabilities(
-            trees=True,
+            trees=not config.is_bidirectional,
+            blocks=config.is_bidirectional,
             gates=config.can_skip_layers,
             row_stats=True,
             entry=config.can_skip_layers,

@@ -15,6 +15,7 @@ from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.graph import ROUNDING_GAP, Capabilities, GraphContract, KVLayout
 
 RECURRENCES = ("short_conv", "mamba2", "delta")
+BLOCKS = True
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAMES = (WEIGHTS_FILE,)
 
@@ -54,7 +55,12 @@ def contract(model: RecipeModel) -> GraphContract:
             recurrent_layers=config.recurrent_layers,
             recurrent_rows=recurrent_rows(config),
         ),
-        can=Capabilities(trees=True, hidden=model.hidden_layers, row_gap=ROUNDING_GAP),
+        can=Capabilities(
+            trees=not config.is_bidirectional,
+            blocks=config.is_bidirectional,
+            hidden=model.hidden_layers,
+            row_gap=0 if config.is_bidirectional else ROUNDING_GAP,
+        ),
     )
 
 

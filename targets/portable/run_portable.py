@@ -208,7 +208,7 @@ class PortableKVCache:
         }
         inputs[INPUT_IDS] = np.array([tree.tokens[n_known:]], np.int64)
         if POSITION_IDS in names:
-            inputs[POSITION_IDS] = n_past + np.array([tree.depths[n_known:]], np.int64)
+            inputs[POSITION_IDS] = np.array([tree.positions(n_past)[n_known:]], np.int64)
         if LOGIT_ROWS in names:
             inputs[LOGIT_ROWS] = np.array(asked, np.int64)
         if ATTENTION_BIAS in names:

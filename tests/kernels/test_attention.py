@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgedec import kernels
+
 CHUNK = 256  # kChunk of attention_plan.h: positions summed at once
 N_POSITIONS = 800  # of the rotations
 CLOSE = 2e-5  # of float32 sums over some hundred values of about 1
@@ -208,3 +210,33 @@ def test_queries_over_another_layers_rows(isa, make_case, rng):
     np.testing.assert_array_equal(out.view(np.uint32), expected.view(np.uint32))
     for now, then in zip(case.stored(), before.stored(), strict=True):
         np.testing.assert_array_equal(now, then)
+
+
+def test_all_nodes_are_seen(isa, make_case, rng):
+    """Those of earlier passes and later rows, too; places in the text are in any order."""
+    case = make_case()
+    kept, qkv = case.qkv(rng, 21), case.qkv(rng, 37)
+    places = rng.permutation(58)
+    case.run(kept, np.full(21, -1), 0, places[:21], isa=isa, sees_all=True)
+    first, rest = np.split(qkv, [8])
+    parents = np.full(37, -1)
+    case.run(first, parents[:8], 21, places[21:29], isa=isa, sees_all=True)
+    out = case.run(rest, parents, 21, places[29:], isa=isa, n_threads=2, sees_all=True)
+    expected = reference(case, rest, places[29:], [range(58)] * 29)
+    np.testing.assert_allclose(out, expected, atol=CLOSE)
+
+
+@pytest.mark.parametrize("n_rows", [CHUNK - 1, CHUNK + 1, 2 * CHUNK + 20])
+def test_all_nodes_of_many_chunks_are_seen(isa, make_case, n_rows, rng):
+    case = make_case(**LONG)
+    qkv = case.qkv(rng, n_rows)
+    out = case.chain(qkv, isa=isa, n_threads=2, sees_all=True)
+    expected = reference(case, qkv, np.arange(n_rows), [range(n_rows)] * n_rows)
+    np.testing.assert_allclose(out, expected, atol=CLOSE)
+
+
+def test_all_nodes_and_a_window_are_refused(make_case, rng):
+    case = make_case()
+    scoring = kernels.Scoring(window=4)
+    with pytest.raises(ValueError, match="window is 4, expected 0 with sees_all"):
+        case.chain(case.qkv(rng, 3), scoring=scoring, sees_all=True)

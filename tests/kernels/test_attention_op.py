@@ -96,6 +96,20 @@ def test_scoring_is_stated_by_attributes(node, same_bits):
     assert same_bits(node.run(), expected)
 
 
+def test_seeing_all_is_stated_by_an_attribute(node, same_bits):
+    node.attributes["sees_all"] = 1
+    keys, values = (cache.copy()[LAYER] for cache in (node.feeds["k_cache"], node.feeds["v_cache"]))
+    feeds, rope = node.feeds, (node.constants["cos"], node.constants["sin"])
+    expected = kernels.attention(
+        feeds["qkv"][0], feeds["position_ids"][0], feeds["parents"][0], PAST, rope, (keys, values),
+        sees_all=True,
+    )[None]  # fmt: skip
+    assert not same_bits(expected, node.expected)
+    assert same_bits(node.run(), expected)
+    node.attributes["window"] = 4
+    refuses(node, "attribute window is 4, expected 0 with sees_all")
+
+
 def test_a_window_needs_no_more_than_it_sees(node, same_bits):
     """20 tokens before 29 rows take 48; with a window of 4, 3 of them do."""
     feeds, parents = node.feeds, np.full((1, 45), -1)

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +69,68 @@ class Toy:
             return np.asarray(self.model(torch.tensor([tokens])).logits[0].numpy())
 
 
-class FamilyParity:
+class HasModel(Protocol):
+    """What has a model of transformers."""
+
+    @property
+    def model(self) -> Any:
+        """The model."""
+
+
+class GgufWriting:
+    """Writes a model of transformers under GGUF's names; attributes as of `FamilyParity`."""
+
+    SIZES: ClassVar[dict[str, Any]] = SIZES
+    ARCHITECTURE: str = ""
+    METADATA: ClassVar[dict[str, Any]] = {}
+    HAS_PAIRED_HEADS: bool = False
+
+    def gguf_tensors(self, name: str, values: Logits) -> Tensors:
+        """Yields what a GGUF file holds of a weight: its name there, and values."""
+        n_layers, arch = self.SIZES["num_hidden_layers"], gguf_architecture(self.ARCHITECTURE)
+        theirs = gguf.get_tensor_name_map(arch, n_layers).get_name(name, (".weight", ".bias"))
+        assert theirs is not None, name
+        sizes = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+        if self.HAS_PAIRED_HEADS and (size := sizes.get(name.split(".")[-2])) is not None:
+            values = paired(values, self.SIZES[size])
+        yield theirs, values
+
+    def write_gguf(self, toy: HasModel, path: Path) -> Path:
+        """Writes the model under GGUF's names."""
+        writer, sizes = gguf.GGUFWriter(path, self.ARCHITECTURE), self.SIZES
+        self.write_header(writer)
+        for key, value in self.METADATA.items():
+            kinds = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+            kinds[type(value)](f"{self.ARCHITECTURE}.{key}", value)
+        is_tied = sizes["tie_word_embeddings"]
+        for name, values in toy.model.state_dict().items():
+            if not (is_tied and name == "lm_head.weight"):
+                for theirs, stored in self.gguf_tensors(name, values.numpy()):
+                    writer.add_tensor(theirs, np.ascontiguousarray(stored, np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def write_header(self, writer: Any) -> None:
+        """Writes the usual keys."""
+        sizes = self.SIZES
+        writer.add_tokenizer_model("none")
+        writer.add_block_count(sizes["num_hidden_layers"])
+        writer.add_context_length(sizes["max_position_embeddings"])
+        writer.add_embedding_length(sizes["hidden_size"])
+        writer.add_feed_forward_length(sizes["intermediate_size"])
+        writer.add_head_count(sizes["num_attention_heads"])
+        writer.add_head_count_kv(sizes["num_key_value_heads"])
+        writer.add_key_length(sizes["head_dim"])
+        writer.add_value_length(sizes["head_dim"])
+        writer.add_layer_norm_rms_eps(sizes["rms_norm_eps"])
+        writer.add_rope_freq_base(sizes["rope_theta"])
+        writer.add_vocab_size(sizes["vocab_size"])
+
+
+class FamilyParity(GgufWriting):
     """Inherit from it as ``TestParity``.
 
     SIZES: of the model, by the names of transformers. EXPECTED: fields of our config.
@@ -83,11 +144,7 @@ class FamilyParity:
     config.json with values that are not supported.
     """
 
-    SIZES: ClassVar[dict[str, Any]] = SIZES
     EXPECTED: ClassVar[dict[str, Any]] = {}
-    ARCHITECTURE: str = ""
-    METADATA: ClassVar[dict[str, Any]] = {}
-    HAS_PAIRED_HEADS: bool = False
     HAS_ORACLE: bool = False
     LLAMA_CPP_DIFFERS: str = ""
     MAX_LLAMA_CPP_ERROR: float = 1e-3
@@ -100,16 +157,6 @@ class FamilyParity:
     def make_model(cls) -> Any:
         """Returns the model, its weights not yet drawn."""
         raise NotImplementedError
-
-    def gguf_tensors(self, name: str, values: Logits) -> Tensors:
-        """Yields what a GGUF file holds of a weight: its name there, and values."""
-        n_layers, arch = self.SIZES["num_hidden_layers"], gguf_architecture(self.ARCHITECTURE)
-        theirs = gguf.get_tensor_name_map(arch, n_layers).get_name(name, (".weight", ".bias"))
-        assert theirs is not None, name
-        sizes = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-        if self.HAS_PAIRED_HEADS and (size := sizes.get(name.split(".")[-2])) is not None:
-            values = paired(values, self.SIZES[size])
-        yield theirs, values
 
     def stacked_experts(
         self, name: str, values: Logits, n_experts: int
@@ -330,40 +377,6 @@ class FamilyParity:
         )
         return Toy(model.eval(), path.parent)
 
-    def write_gguf(self, toy: Toy, path: Path) -> Path:
-        """Writes the model under GGUF's names."""
-        writer, sizes = gguf.GGUFWriter(path, self.ARCHITECTURE), self.SIZES
-        self.write_header(writer)
-        for key, value in self.METADATA.items():
-            kinds = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-            kinds[type(value)](f"{self.ARCHITECTURE}.{key}", value)
-        is_tied = sizes["tie_word_embeddings"]
-        for name, values in toy.model.state_dict().items():
-            if not (is_tied and name == "lm_head.weight"):
-                for theirs, stored in self.gguf_tensors(name, values.numpy()):
-                    writer.add_tensor(theirs, np.ascontiguousarray(stored, np.float32))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        return path
-
-    def write_header(self, writer: Any) -> None:
-        """Writes the usual keys."""
-        sizes = self.SIZES
-        writer.add_tokenizer_model("none")
-        writer.add_block_count(sizes["num_hidden_layers"])
-        writer.add_context_length(sizes["max_position_embeddings"])
-        writer.add_embedding_length(sizes["hidden_size"])
-        writer.add_feed_forward_length(sizes["intermediate_size"])
-        writer.add_head_count(sizes["num_attention_heads"])
-        writer.add_head_count_kv(sizes["num_key_value_heads"])
-        writer.add_key_length(sizes["head_dim"])
-        writer.add_value_length(sizes["head_dim"])
-        writer.add_layer_norm_rms_eps(sizes["rms_norm_eps"])
-        writer.add_rope_freq_base(sizes["rope_theta"])
-        writer.add_vocab_size(sizes["vocab_size"])
-
     def test_variants_are_refused(self, toy: Toy, tmp_path: Path) -> None:
         for file in toy.folder.iterdir():
             (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -400,6 +413,8 @@ def llama_cpp_logits(path: Path, tokens: list[int]) -> Logits:
     llama = llama_cpp.Llama(
         str(path), n_ctx=64, logits_all=True, verbose=False, type_k=f32, type_v=f32
     )
+    if llama._ctx.memory is None:  # of models that fill masks in, which its `eval` does not expect
+        llama._ctx.kv_cache_seq_rm = lambda *_: True
     llama.eval(tokens)
     logits = np.array(llama.scores[: len(tokens)], np.float32)
     llama.close()

@@ -13,6 +13,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from edgedec.models.graph import Capabilities
+from edgedec.runtime.decoding.unmasking import MaskedModel
 from edgedec.runtime.drafting.drafter_parts import DrafterParts, Shared
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
@@ -262,7 +263,8 @@ def make_engine(tokenizer: Tokenizer) -> Callable[..., Engine]:
             draft=None if draft is None else Shared(draft.open),
             **{name: fields.pop(name) for name in of_drafters},
         )
-        methods = MethodParts(context, model.capabilities.hidden, drafters, draft)
+        masked: MaskedModel | None = fields.pop("masked", None)
+        methods = MethodParts(context, model.capabilities.hidden, drafters, draft, masked=masked)
         return Engine(LoadedModel(model, tokenizer, encoder, methods, **fields))
 
     return make

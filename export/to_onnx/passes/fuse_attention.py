@@ -50,7 +50,8 @@ def fuse_attention(model: ModelProto, config: ModelConfig) -> None:
         v_cache f16 [L, n_kv_heads, capacity, head_size], written in place; but those with a window
         share ring_sequences, k_ring and v_ring, which are alike. Scale, softcap and window are
         attributes, where the layer has them. Sinks are an input behind that of the layer gates.
-        A layer with another's keys reads q alone, and runs behind that one: shares_kv=1.
+        A layer with another's keys reads q alone, and runs behind that one: shares_kv=1. Rows of a
+        bidirectional model see all nodes: sees_all=1.
     """
     editor = GraphEditor(model)
     for attend in editor.nodes("Attention"):
@@ -103,6 +104,7 @@ def _attention(config: ModelConfig, layer: int, attend: NodeProto, q: NodeProto)
         "scale": stated.get("scale"),
         "softcap": stated.get("softcap"),
         "window": config.layer(layer).window or None,
+        "sees_all": int(config.is_bidirectional) or None,
     }
     return make_node(
         "Attention",

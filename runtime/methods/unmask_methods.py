@@ -1,0 +1,59 @@
+"""How a model that fills masks in decodes a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from edgedec.models.errors import ConfigError
+from edgedec.runtime.config import GenerationConfig, SpeculationConfig, UnmaskConfig
+from edgedec.runtime.config.unmasking import CONFIDENCE
+from edgedec.runtime.decoding.unmasking import (
+    CanvasReading,
+    HighestConfidence,
+    MaskedModel,
+    Unmasking,
+    UnmaskRule,
+    WholeReading,
+)
+from edgedec.runtime.drafting.find_labs import lab_module
+from edgedec.runtime.methods.method_parts import AUTO, PLAIN
+from edgedec.runtime.sequences.sequence import TokenSequence
+
+
+def unmasking(model: MaskedModel, request: GenerationConfig) -> Unmasking:
+    """Returns the method that ``request`` asks for.
+
+    Raises:
+        ConfigError: The request asks for what needs a model that writes from left to right.
+    """
+    if (name := next(_refused(request), None)) is not None:
+        raise ConfigError(
+            f"{name} needs a model that writes from left to right, and this one fills masks in: "
+            "leave it out"
+        )
+    setting = request.unmask or UnmaskConfig()
+    make_rule: Callable[[], UnmaskRule] = HighestConfidence
+    make_reading: Callable[[TokenSequence], CanvasReading] = WholeReading
+    if setting.rule != CONFIDENCE:
+        make_rule = lab_module("unmasking", setting.rule).maker(setting, model)
+    if setting.refresh:
+        make_reading = lab_module("unmasking", "delayed_cache").maker(setting)
+    return Unmasking(model, setting, make_rule, make_reading)
+
+
+def _refused(request: GenerationConfig) -> Iterator[str]:
+    """Yields what ``request`` asks for that decoding by unmasking does not have."""
+    sampling = request.sampling
+    if request.method not in (None, AUTO, PLAIN):
+        yield f"method {request.method}"
+    for name in ("verifier", "switch", "layers", "logprobs"):
+        if getattr(request, name) is not None:
+            yield name
+    if request.speculation != SpeculationConfig():
+        yield "speculation"
+    if request.constraint is not None:
+        yield request.constraint[0]
+    if request.prefix:
+        yield "prefix"
+    if sampling.is_editing or sampling.is_by_path:
+        yield "sampling with biases, penalties, mirostat or xtc"
