@@ -159,6 +159,8 @@ def test_sizes_are_counts(bundle: Path, n_bytes: object) -> None:
         ((*MODEL, "contract", "kv", "ring_layers"), ["0"]),
         ((*MODEL, "contract", "can"), ["trees"]),
         ((*MODEL, "contract", "can", "trees"), 1),
+        ((*MODEL, "contract", "can", "blocks"), True),
+        ((*MODEL, "config", "is_bidirectional"), True),
         ((*MODEL, "contract", "can", "n_sequences"), "no"),
         ((*MODEL, "contract", "can", "n_sequences"), 0),
         ((*MODEL, "contract", "can", "flight"), True),
@@ -239,10 +241,11 @@ def test_every_key_is_needed_and_no_other(bundle: Path, place: tuple[str, ...]) 
     for key in keys:
         assert key in changed(lambda fields, key=key: fields.update({key + "_": 1}))
         # Nothing was trained, no layer keeps a state or the latest tokens only, nobody reads
-        # features, rows do not depend on each other, no heads are in a graph, unless it is said.
+        # features, rows do not depend on each other, no heads are in a graph, rows see none behind
+        # them, unless it is said.
         if key not in (
             "auxiliary", "ring_layers", "ring_rows", "recurrent_layers", "recurrent_rows",
-            "features", "row_gap", "mtp", "final_norm",
+            "features", "row_gap", "mtp", "final_norm", "blocks",
         ):  # fmt: skip
             assert key in changed(lambda fields, key=key: fields.pop(key))
 
