@@ -42,7 +42,8 @@ def test_examples_come_before_options_and_options_are_grouped(cli: Cli) -> None:
     page = cli("run", "--help").out
     headings = [line[:-1] for line in page.splitlines() if line[:1].isalpha() and line[-1:] == ":"]
     assert headings == [
-        "Examples", "Arguments", "Common options", "Speculation", "Devices", "Sampling",
+        "Examples", "Arguments", "Common options", "Speculation", "Devices",
+        "Models that fill masks in", "Sampling",
         "Structured output", "Switching between two models",
         "Labs: gained nothing in our measurements",
     ]  # fmt: skip
