@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from tiny import make_bundle, write_gguf
+from tiny import make_bundle, write_gguf, write_mtp_gguf
 
 from edgedec.export.config import DraftModelConfig, ExitConfig, ExportConfig
 from edgedec.export.heads.bundle_weights import BundleWeights
@@ -18,6 +18,7 @@ from edgedec.export.pipeline import export
 from edgedec.models.draft_heads import (
     EAGLE,
     LIGHT_HEADS,
+    MTP_LAYER,
     feature_width,
     head_config,
     head_shapes,
@@ -59,6 +60,14 @@ def with_head(folder: Path, kind: str) -> Path:
     return bundle
 
 
+def with_mtp(folder: Path) -> Path:
+    """A recurrent model with the layer that its publisher trained for drafting."""
+    source, bundle = write_mtp_gguf(folder / "mtp.gguf"), folder / "mtp.edgedec"
+    export(ExportConfig(str(source), bundle))
+    assert read_manifest(bundle).head is not None
+    return bundle
+
+
 def with_maps(folder: Path, direction: str = "") -> Path:
     """Two models, with maps in a ``direction``, an option of `edgedec train kv`; its usual one."""
     sources = [write_gguf(folder / f"{name}.gguf", seed) for seed, name in enumerate("td")]
@@ -81,6 +90,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "plain": make_bundle,
     "exit": with_exits,
     **{kind: partial(with_head, kind=kind) for kind in (EAGLE, *LIGHT_HEADS)},
+    MTP_LAYER: with_mtp,
     "maps": with_maps,
     "draft": partial(with_maps, direction="--draft"),
     "auxiliary": partial(with_maps, direction="--auxiliary"),
