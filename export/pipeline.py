@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from edgedec.export.bundle import bundle_folder, check_destination
-from edgedec.export.checkpoints.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from edgedec.export.checkpoints.draft_layer import why_left_out
 from edgedec.export.checkpoints.lora import Merged
 from edgedec.export.config import ExportConfig
 from edgedec.export.heads.attached import attach_head
@@ -82,7 +83,8 @@ def export(config: ExportConfig, on_progress: OnProgress | None = None) -> Expor
         manifest = run.seal(models)
     forget_unfinished(config)
     tensors = {kind: model.tensors for kind, model in models.items()}
-    return ExportReport(config.destination, manifest, tensors, run.phase_ms)
+    left_out = models[TARGET_MODEL].left_out
+    return ExportReport(config.destination, manifest, tensors, run.phase_ms, left_out)
 
 
 def _open(config: ExportConfig) -> dict[str, _Making]:
@@ -129,9 +131,18 @@ def _open_target(config: ExportConfig) -> _Making:
         hidden_layers=tuple(sorted({*layers, *(head.facts.hidden_layers if head else ())})),
         head_file=head,
         draft_layer=source if has_layer else None,
+        left_out=_left_out(config, source),
     )
     more = (*(DRAFT_LAYER_PHASES if has_layer else ()), *_last_phases(config))
     return _Making(make, FIRST_PHASES, (*_phases(config, TARGET_MODEL), *more))
+
+
+def _left_out(config: ExportConfig, source: Checkpoint) -> str:
+    """Returns what of ``source`` the bundle does not get though nobody asked for that."""
+    is_free = config.chosen_head is None and config.exit is None and config.has_brought_head
+    if is_free and source.has_draft_layer and not config.takes_draft_layer:
+        return why_left_out("only bundles of --target cpu have draft heads")
+    return source.left_out if is_free else ""
 
 
 def _phases(config: ExportConfig, kind: str) -> Phases:

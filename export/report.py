@@ -16,13 +16,15 @@ class ExportReport:
     """What an export did.
 
     tensors: errors of quantisation by the model's name in the bundle, the worst first. phase_ms:
-    how long each phase took.
+    how long each phase took. left_out: what of the checkpoint is not in the bundle, and why; empty
+    if there is nothing to say.
     """
 
     bundle: Path
     manifest: BundleManifest
     tensors: dict[str, tuple[TensorError, ...]]
     phase_ms: dict[str, float]
+    left_out: str = ""
 
     @property
     def n_bytes(self) -> int:
@@ -38,6 +40,7 @@ class ExportReport:
             "quantization": self.manifest.quantization,
             "n_bytes": self.n_bytes,
             "phase_ms": self.phase_ms,
+            "left_out": self.left_out,
             "verification": self.manifest.verification,
             "models": {name: self._model_dict(name) for name in self.manifest.models},
         }

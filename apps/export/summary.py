@@ -23,6 +23,8 @@ def show(done: ExportReport) -> None:
     found = done.manifest.verification
     seconds = sum(done.phase_ms.values()) / 1e3
     out.print(f"[bold]{escape(str(done.bundle))}[/]  {bytes_text(done.n_bytes)}, {seconds:.1f} s")
+    if done.left_out:
+        note(done.left_out)
     for role, tensors in done.tensors.items():
         if tensors:
             out.print(_tensor_table(role, tensors))

@@ -48,6 +48,10 @@ class Checkpoint(Published, WeightSource, Protocol):
     def has_draft_layer(self) -> bool:
         """Whether there are the weights of `draft_layer`, which lie below `DRAFT_LAYER`."""
 
+    @property
+    def left_out(self) -> str:
+        """What of the file no bundle gets, and why; empty if there is nothing to say."""
+
     def stand_in(self, name: str) -> QuantFormat | None:
         """Returns the format that ``keep`` converts the matrix ``name`` to.
 
@@ -98,6 +102,11 @@ class EditedCheckpoint:
     def has_draft_layer(self) -> bool:
         """Whether the checkpoint has a layer for drafting."""
         return self._checkpoint.has_draft_layer
+
+    @property
+    def left_out(self) -> str:
+        """What of the file no bundle gets, and why."""
+        return self._checkpoint.left_out
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""

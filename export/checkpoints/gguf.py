@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.export.checkpoints.draft_layer import find_draft_layer
+from edgedec.export.checkpoints.draft_layer import find_draft_layer, why_left_out
 from edgedec.export.checkpoints.gguf_codes import TensorType
 from edgedec.export.checkpoints.gguf_header import GgufHeader
 from edgedec.export.checkpoints.gguf_parts import model_name, read_headers
 from edgedec.export.checkpoints.gguf_tokenizer import build_tokenizer, read_special
 from edgedec.export.checkpoints.published import SpecialTokens, usable
 from edgedec.models.config import MAX_LAYERS
-from edgedec.models.errors import CheckpointError, ConfigError, UnsupportedModelError
+from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
 from edgedec.models.families import (
     ROPE_FACTOR_NAMES,
     GgufFacts,
@@ -78,13 +78,21 @@ class GgufCheckpoint:
             unread |= unread_weights(self.config)
             self._check_folded()
             check_weights(self.config.family, self._map, shapes, frozenset(unread))
-            own = {name: shapes[name] for name in drafting}
-            self.has_draft_layer = bool(layer := find_draft_layer(self.config, own, is_gguf=True))
-            self._map |= layer
+            self._add_draft_layer({name: shapes[name] for name in drafting})
         except (ConfigError, CheckpointError) as error:
             raise CheckpointError(_prefixed(path, error)) from None
         except UnsupportedModelError as error:
             raise UnsupportedModelError(_prefixed(path, error)) from None
+
+    def _add_draft_layer(self, stored: Mapping[str, tuple[int, ...]]) -> None:
+        self.has_draft_layer, self.left_out = False, ""
+        try:
+            layer = find_draft_layer(self.config, stored, is_gguf=True)
+        except EdgedecError as error:
+            self.left_out = why_left_out(error)
+            return
+        self.has_draft_layer = bool(layer)
+        self._map |= layer
 
     @property
     def licence(self) -> str | None:

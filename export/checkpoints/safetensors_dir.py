@@ -15,11 +15,16 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from edgedec.export.checkpoints.class_sizes import with_class_sizes
-from edgedec.export.checkpoints.draft_layer import find_draft_layer
+from edgedec.export.checkpoints.draft_layer import WeightPlaces, find_draft_layer, why_left_out
 from edgedec.export.checkpoints.hub import PICKLES
 from edgedec.export.checkpoints.published import SAMPLING_KEYS, SpecialTokens, usable
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
-from edgedec.export.checkpoints.stored_matrices import Fp4Experts, gather, unused_biases
+from edgedec.export.checkpoints.stored_matrices import (
+    Fp4Experts,
+    QuantisedMatrix,
+    gather,
+    unused_biases,
+)
 from edgedec.export.checkpoints.stored_names import (
     with_found,
     with_single_experts,
@@ -239,43 +244,35 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             if self.config.is_head_tied:
                 ignorable.add("lm_head.weight")
             check_weights(self.config.family, self._map, shapes, frozenset(ignorable))
-            self._check_floats()
-            self.has_draft_layer = self._add_draft_layer(all_tensors)
+            _check_floats(self._map, self._tensors)
+            self._add_draft_layer(all_tensors)
         except ConfigError as error:
             raise CheckpointError(f"{self.name}: {error}") from None
         except EdgedecError as error:
             raise type(error)(f"{self.name}: {error}") from None
 
-    def _add_draft_layer(self, stored: Mapping[str, StoredTensor]) -> bool:
-        """Adds the weights of the layer for drafting; returns whether they are there."""
+    def _add_draft_layer(self, stored: Mapping[str, StoredTensor]) -> None:
+        """Adds the weights of the layer for drafting, if there is one that can be read."""
         own = {name: tensor for name, tensor in stored.items() if name.startswith(_DRAFT_PART)}
         if self._fields.text("model_type") in _STACKED_EXPERTS:
             own = with_single_experts(own)
-        shapes = {name: tensor.shape for name, tensor in own.items()}
-        layer = find_draft_layer(self.config, shapes, is_gguf=False)
-        if layer:
-            self._tensors |= own
-            self._map |= layer
-        return bool(layer)
+        self.has_draft_layer, self.left_out = False, ""
+        try:
+            gathered = gather(own, self._fields)
+            shapes = {name: tensor.shape for name, tensor in gathered.items()}
+            layer = find_draft_layer(self.config, shapes, is_gguf=False)
+            _check_floats(layer, gathered)
+        except EdgedecError as error:
+            self.left_out = why_left_out(error)
+            return
+        self._tensors |= gathered
+        self._map |= layer
+        self.has_draft_layer = bool(layer)
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""
         source = self._map[name][1]
         return FORMATS["f32"] if source.scales else self._tensors[source.names[0]].format
-
-    def _check_floats(self) -> None:
-        for name, (_, source) in self._map.items():
-            if source.n_folded > 1 and not isinstance(self._tensors[source.name], StoredTensor):
-                raise UnsupportedModelError(
-                    f"{name} is quantised, expected floats: start from the float checkpoint"
-                )
-            stored = [self._tensors[each] for each in source.names if each in self._tensors]
-            readable = (StoredTensor, Fp4Experts)
-            if source.n_experts and not all(isinstance(one, readable) for one in stored):
-                raise UnsupportedModelError(
-                    f"{name} is a mixture of experts, quantised already, expected "
-                    "floats: start from the float checkpoint"
-                )
 
     def stand_in(self, name: str) -> QuantFormat | None:
         """Returns the format that stands in for that of the matrix ``name``."""
@@ -405,3 +402,21 @@ def _ids(fields: Fields, key: str) -> tuple[int, ...]:
     if isinstance(value, list):
         return fields.integers(key)
     return () if value is None else (fields.integer(key),)
+
+
+def _check_floats(
+    places: WeightPlaces, tensors: Mapping[str, StoredTensor | QuantisedMatrix]
+) -> None:
+    """Raises an UnsupportedModelError where a weight is made of floats, but is quantised."""
+    for name, (_, source) in places.items():
+        if source.n_folded > 1 and not isinstance(tensors[source.name], StoredTensor):
+            raise UnsupportedModelError(
+                f"{name} is quantised, expected floats: start from the float checkpoint"
+            )
+        stored = [tensors[each] for each in source.names if each in tensors]
+        readable = (StoredTensor, Fp4Experts)
+        if source.n_experts and not all(isinstance(one, readable) for one in stored):
+            raise UnsupportedModelError(
+                f"{name} is a mixture of experts, quantised already, expected "
+                "floats: start from the float checkpoint"
+            )

@@ -27,6 +27,7 @@ class ModelExport:
     report: called with bytes done and bytes in all of the current phase.
     calibration: what quantising on a text cost. lora: how much adapters changed each matrix. head:
     of its early exits, or one that drafts, if it has some; for the model that is being sealed.
+    left_out: what of the checkpoint the bundle does not get, and why.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class ModelExport:
     calibration: dict[str, Any] = field(default_factory=dict)
     lora: dict[str, float] = field(default_factory=dict)
     head: HeadEntry | None = None
+    left_out: str = ""
 
     @property
     def folder(self) -> Path:

@@ -7,12 +7,14 @@ Qwen3-Next, between what vLLM's ``qwen3_next_mtp.py`` states of norms, order and
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_torch
 
 from edgedec import EngineOptions, GenerationConfig, SamplingConfig, load
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
@@ -214,21 +216,74 @@ def test_without_it_where_it_is_not_wanted(case: Case, tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "b").head is None
 
 
-@pytest.mark.parametrize("change", ["missing", "shape", "extra"])
+def test_other_targets_leave_it_out(case: Case, tmp_path: Path) -> None:
+    done = export(ExportConfig(str(case.toy.folder), tmp_path / "b", device_target="portable"))
+    assert done.left_out.endswith("left out: only bundles of --target cpu have draft heads")
+    assert done.manifest.head is None
+
+
+LEFT_OUT = {
+    "missing": r"missing tensor mtp\.norm\.weight",
+    "shape": r"tensor mtp\.fc\.weight has shape .*, expected",
+    "extra": "the .* recipe does not read tensor mtp.more.weight",
+    "two": "there are 2, expected 1",
+    "words": "tensor mtp.fc.weight has type F8_E4M3 and no scales beside it",
+}
+
+
+@pytest.mark.parametrize("change", LEFT_OUT)
 def test_layers_of_another_form_are_left_out(case: Case, tmp_path: Path, change: str) -> None:
+    """The export says so, in one line."""
     tensors = load_file(case.toy.folder / "model.safetensors")
     if change == "missing":
         del tensors["mtp.norm.weight"]
     elif change == "shape":
         tensors["mtp.fc.weight"] = tensors["mtp.fc.weight"][:, 1:].copy()
-    else:
+    elif change == "extra":
+        tensors["mtp.more.weight"] = np.ones(4, np.float32)
+    elif change == "two":
         tensors["mtp.layers.1.input_layernorm.weight"] = np.ones(4, np.float32)
+    rest = {name: torch.tensor(values) for name, values in tensors.items()}
+    if change == "words":
+        rest["mtp.fc.weight"] = rest["mtp.fc.weight"].to(torch.float8_e4m3fn)
     for file in case.toy.folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    save_torch(rest, tmp_path / "model.safetensors", {"format": "pt"})
     checkpoint = open_checkpoint(str(tmp_path))
     assert not checkpoint.has_draft_layer
+    expected = f"the layer for drafting is left out: {LEFT_OUT[change]}"
+    assert re.match(expected, checkpoint.left_out)
+    assert "\n" not in checkpoint.left_out
+    done = export(ExportConfig(str(tmp_path), tmp_path / "b"))
+    assert done.to_dict()["left_out"] == checkpoint.left_out
+    assert done.manifest.head is None
     assert open_checkpoint(str(case.toy.folder)).has_draft_layer
+
+
+def test_fp8(case: Case, tmp_path: Path) -> None:
+    """Its matrices are read with their scales; those of experts are left out."""
+    tensors = {
+        name: torch.tensor(values)
+        for name, values in load_file(case.toy.folder / "model.safetensors").items()
+    }
+    for name in [name for name in tensors if name.startswith("mtp.") and "norm" not in name]:
+        scale = tensors[name].abs().max() / 448
+        tensors[name] = (tensors[name] / scale).to(torch.float8_e4m3fn)
+        tensors[name.removesuffix(".weight") + ".weight_scale_inv"] = scale.reshape(1, 1)
+    for file in case.toy.folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    save_torch(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    checkpoint, whole = open_checkpoint(str(tmp_path)), open_checkpoint(str(case.toy.folder))
+    if checkpoint.config.n_experts:
+        assert "left out" in checkpoint.left_out
+        return
+    assert checkpoint.has_draft_layer
+    for name, weight in draft_layer(checkpoint.config).items():
+        if len(weight.shape) == 2:
+            found, expected = (
+                float_rows(each, f"mtp.{name}", 0, weight.shape[0]) for each in (checkpoint, whole)
+            )
+            np.testing.assert_allclose(found, expected, atol=0.04 * np.abs(expected).max())
 
 
 def in_gguf(writer: Any) -> Tensors:
