@@ -13,7 +13,7 @@ from edgedec.export.checkpoints.lora import Merged
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import falcon_h1
 from edgedec.models.fields import Fields
-from tests.parity.family_parity import SIZES, Logits, Tensors, transformers
+from tests.parity.family_parity import SIZES, Logits, Tensors, transformers, unread_keys
 from tests.parity.recurrent_parity import RecurrentParity
 
 pytestmark = pytest.mark.parity
@@ -119,6 +119,18 @@ def test_absent_keys_are_those_of_the_class_and_null_ones_are_not() -> None:
     assert read(mamba_d_ssm=None).recurrence.value_size == 2 * SIZES["hidden_size"]
     assert read(num_key_value_heads=None).n_kv_heads == SIZES["num_attention_heads"]
     assert read(mamba_rms_norm=True).recurrence.gated_norm == "first"
+
+
+def test_every_key_of_the_class_is_read_or_changes_nothing() -> None:
+    config = transformers.FalconH1Config(**SIZES, **MULTIPLIERS, mamba_rms_norm=True).to_dict()
+    of_all = set(transformers.PretrainedConfig().to_dict())
+    unread = unread_keys(
+        lambda fields: falcon_h1.hf_scales(falcon_h1.read_hf(fields), fields), config
+    )
+    assert unread - of_all == {
+        "attention_dropout", "initializer_range", "mamba_chunk_size", "num_logits_to_keep",
+        "use_cache",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

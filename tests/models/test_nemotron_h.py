@@ -20,7 +20,16 @@ from edgedec.export.quantising.calibration.norm_readers import norm_readers
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import nemotron_h
 from edgedec.models.fields import Fields
-from tests.parity.family_parity import SIZES, TOKENIZER, TOKENS, Logits, Tensors, Toy, torch
+from tests.parity.family_parity import (
+    SIZES,
+    TOKENIZER,
+    TOKENS,
+    Logits,
+    Tensors,
+    Toy,
+    torch,
+    unread_keys,
+)
 from tests.parity.recurrent_parity import RecurrentParity
 
 pytestmark = pytest.mark.parity
@@ -212,6 +221,15 @@ def test_a_directory_as_transformers_5_saves_it(tmp_path: Path) -> None:
     tensors = {name.replace("backbone.", "model."): values for name, values in tensors.items()}
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     assert open_checkpoint(str(tmp_path)).config == expected
+
+
+def test_every_published_key_is_read_or_changes_nothing() -> None:
+    """Those left are of tokens, of training, or say how the same numbers are computed."""
+    assert unread_keys(nemotron_h.read_hf, published(SIZES)) == {
+        "model_type", "bos_token_id", "eos_token_id", "pad_token_id", "num_hidden_layers",
+        "time_step_min", "time_step_max", "time_step_floor", "chunk_size", "expand",
+        "residual_in_fp32",
+    }  # fmt: skip
 
 
 def read(**changes: Any) -> Any:

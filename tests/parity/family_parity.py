@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -22,7 +22,8 @@ from edgedec.export.pipeline import export
 from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
 from edgedec.export.verifying.verify import compare_logits
 from edgedec.kernels import has_library
-from edgedec.models.errors import UnsupportedModelError
+from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.fields import Fields
 from edgedec.models.reference import ReferenceModel, ReferenceOps
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -419,6 +420,17 @@ def llama_cpp_logits(path: Path, tokens: list[int]) -> Logits:
     logits = np.array(llama.scores[: len(tokens)], np.float32)
     llama.close()
     return logits
+
+
+def unread_keys(read: Callable[[Fields], object], values: Mapping[str, object]) -> set[str]:
+    """Returns the keys whose values do not matter, as ``read`` takes an object of no type."""
+    unread = set(values)
+    for key in values:
+        try:
+            read(Fields({**values, key: object()}, "config.json", CheckpointError))
+        except (CheckpointError, UnsupportedModelError):
+            unread.remove(key)
+    return unread
 
 
 def gate_of_llama_cpp(ops: ReferenceOps, gate: Logits, up: Logits) -> Logits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,7 +192,9 @@ def test_a_graph_without_its_states_is_refused(bundle: Path) -> None:
     entry = read_manifest(bundle).target
     contract, config = entry.contract, entry.config
     check_recurrent_layers(Path("g.onnx"), contract, config)
-    others = dataclasses.replace(config, layers=config.layers[::-1])
+    *layers, last = config.layers
+    mixer: Any = "attention" if last.is_recurrent else "recurrence"
+    others = dataclasses.replace(config, layers=(*layers, dataclasses.replace(last, mixer=mixer)))
     with pytest.raises(BundleError, match=r"g.onnx keeps a state in the layers .* export the"):
         check_recurrent_layers(Path("g.onnx"), contract, others)
     for name in {STATE_PLACE, STATE_LEVELS} & set(contract.inputs):
