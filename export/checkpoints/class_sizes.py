@@ -17,6 +17,7 @@ _SIZES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
         ("llama", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared"), _LLAMA
     ),
+    "bamba": (128000, 14336, 32, 32),
     "ernie4_5": (103424, 3072, 18, 16),
     "exaone4": (102400, 16384, 32, 32),
     "falcon_h1": (128000, 14336, 32, 32),
