@@ -35,36 +35,39 @@ struct RowOfGroup {
   const GroupRows& rows;
   int r;
 
+  /// Whether dot products begin with what the zero point takes off.
+  static constexpr bool kHasOffset =
+      kKind == ScaleKind::kTwo || (kKind == ScaleKind::kOne && !kIsZeroLeftOut<kZero>);
+
   EDK_INLINE void begin(HalfGroup& group, const HalfCodes& weights, const GroupScales* scales,
                         int zero) const {
-    dot_half<kBits, kZero, true>(group.dots, weights, rows.codes(r));
-    if constexpr (kKind == ScaleKind::kTwo) {
-      const PartInts offset = set1_part(rows.offsets(zero)[2 * r]);
-      for (int p = 0; p < kParts; ++p)
-        group.scaled[p] =
-            mul(to_floats(add(whole_dot<kBits>(group.dots[p]), offset)), scales[p].scale[0]);
+    if constexpr (kHasOffset) {
+      const int32_t* offset = rows.offsets(zero) + 2 * r;
+      const PartInts from = kKind == ScaleKind::kTwo ? set1_part(offset[0]) : both_offsets(offset);
+      for (int p = 0; p < kParts; ++p) group.dots[p] = from;
     }
+    dot_half<kBits, kZero, !kHasOffset>(group.dots, weights, rows.codes(r));
+    if constexpr (kKind == ScaleKind::kTwo)
+      for (int p = 0; p < kParts; ++p)
+        group.scaled[p] = mul(to_floats(whole_dot<kBits, kZero>(group.dots[p])), scales[p].scale[0]);
   }
 
   /// Adds the group to the row's sums, which lie `Step` apart.
   template <int Step>
   EDK_INLINE void finish(PartFloats* sum, HalfGroup& group, const HalfCodes& weights,
                          const GroupScales* scales, int zero) const {
-    dot_half<kBits, kZero, kKind == ScaleKind::kTwo>(group.dots, weights, rows.codes(r) + kGroup / 2);
+    if constexpr (kKind == ScaleKind::kTwo)
+      for (int p = 0; p < kParts; ++p) group.dots[p] = set1_part(rows.offsets(zero)[2 * r + 1]);
+    dot_half<kBits, kZero, false>(group.dots, weights, rows.codes(r) + kGroup / 2);
     const PartFloats row_scale = set1_part(rows.scale()[r]);
     for (int p = 0; p < kParts; ++p) {
       PartFloats& to = sum[p * Step];
-      PartInts dot = whole_dot<kBits>(group.dots[p]);
+      const PartFloats dot = to_floats(whole_dot<kBits, kZero>(group.dots[p]));
       if constexpr (kKind == ScaleKind::kTwo) {
-        dot = add(dot, set1_part(rows.offsets(zero)[2 * r + 1]));
-        to = fma(fma(to_floats(dot), scales[p].scale[1], group.scaled[p]), row_scale, to);
+        to = fma(fma(dot, scales[p].scale[1], group.scaled[p]), row_scale, to);
         continue;
       }
-      if constexpr (kKind == ScaleKind::kOne && !kIsZeroLeftOut<kZero>) {
-        const int32_t* offset = rows.offsets(zero) + 2 * r;
-        dot = add(dot, set1_part(offset[0] + offset[1]));
-      }
-      to = fma(to_floats(dot), mul(scales[p].scale[0], row_scale), to);
+      to = fma(dot, mul(scales[p].scale[0], row_scale), to);
       if constexpr (kKind == ScaleKind::kOneMin || kKind == ScaleKind::kTwoMin)
         to = fma(scales[p].minimum, set1_part(rows.sum()[r]), to);
     }

@@ -26,6 +26,9 @@ EDK_INLINE Floats join(const PartFloats* parts) {
   return parts[0];
 }
 
+/// What the dot product of 16 codes with weights of a zero point takes off for that.
+inline int32_t zero_offset(Ints codes, int32_t zero) { return -zero * reduce_add(codes); }
+
 /// The eight quads of one group as unsigned bytes, of the channels of a part.
 struct GroupCodes {
   Bytes quad[kQuads];

@@ -92,9 +92,9 @@ struct Quantised {
       const Floats code = max(min(round(steps[h]), set1(127.0f)), set1(-127.0f));
       rest[h] = sub(steps[h], code);
       store_i8(out.codes(r) + 16 * h, to_ints(code));
-      const int32_t sum = reduce_add(to_ints(code));
-      for (int i = 0; i < rows.n_zero; ++i) out.offsets(i)[2 * r + h] = -rows.zero[i] * sum;
-      total += sum;
+      for (int i = 0; i < rows.n_zero; ++i)
+        out.offsets(i)[2 * r + h] = zero_offset(to_ints(code), rows.zero[i]);
+      total += reduce_add(to_ints(code));
     }
     out.scale()[r] = scale;
     out.sum()[r] = scale * static_cast<float>(total);

@@ -91,10 +91,10 @@ inline void store_half_n(uint16_t* p, Floats a, int64_t n) {
   std::memcpy(p, all, sizeof(uint16_t) * static_cast<size_t>(n < 0 ? 0 : n > 16 ? 16 : n));
 }
 inline void store_i8(int8_t* p, Ints a) {
-  alignas(32) int32_t lane[16];
-  _mm256_store_si256(reinterpret_cast<__m256i*>(lane), a.half[0]);
-  _mm256_store_si256(reinterpret_cast<__m256i*>(lane + 8), a.half[1]);
-  for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(lane[i]);
+  const __m256i mixed = _mm256_packs_epi32(a.half[0], a.half[1]);  // by lane of 128 bits
+  const __m256i words = _mm256_permute4x64_epi64(mixed, _MM_SHUFFLE(3, 1, 2, 0));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 
 inline Floats add(Floats a, Floats b) {
@@ -238,6 +238,12 @@ struct HalfCodes {
 template <int Zero>
 constexpr bool kIsZeroLeftOut = false;
 
+/// What the dot product of 16 codes with weights of a zero point takes off for that.
+inline int32_t zero_offset(Ints codes, int32_t zero) { return -zero * reduce_add(codes); }
+
+/// The offsets of both halves of a row's group.
+inline PartInts both_offsets(const int32_t* offset) { return set1_part(offset[0] + offset[1]); }
+
 /// Adds the products of half a group with half a row's group; `IsFirst` takes `sums` for zero.
 template <int Bits, int Zero, bool IsFirst>
 EDK_INLINE void dot_half(PartInts* sums, const HalfCodes& weights, const int8_t* codes) {
@@ -251,7 +257,7 @@ EDK_INLINE void dot_half(PartInts* sums, const HalfCodes& weights, const int8_t*
   }
 }
 
-template <int Bits>
+template <int Bits, int Zero>
 EDK_INLINE PartInts whole_dot(PartInts sum) {
   return sum;
 }
@@ -328,15 +334,36 @@ EDK_INLINE PartInts dot_quads(PartInts even, PartInts odd, const GroupCodes& wei
 template <int Zero>
 constexpr bool kIsZeroLeftOut = Zero == 128;
 
+/// Whether products that share a scale add up in 16 bits. With a zero point, sums may leave that range on
+/// the way, but they wrap, and what the zero point takes off brings them back: 8 products of 6-bit codes
+/// come to 8 * 32 * 127 = 32,512 at most, 16 of 5-bit codes likewise.
+template <int Bits, int Zero>
+constexpr bool kIsNarrow = Bits == 4 || Bits == 6 || (Bits == 5 && Zero == 16);
+
+/// What the dot product of 16 codes with weights of a zero point takes off for that, in two sums of 16
+/// bits, as products are added up: of codes 0 and 1 of each quad, and of 2 and 3.
+inline int32_t zero_offset(Ints codes, int32_t zero) {
+  const __m256i by8 = _mm256_add_epi32(codes.half[0], codes.half[1]);
+  const __m128i by4 = _mm_add_epi32(_mm256_castsi256_si128(by8), _mm256_extracti128_si256(by8, 1));
+  const auto both = static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_hadd_epi32(by4, by4)));
+  const auto first = static_cast<uint32_t>(both), second = static_cast<uint32_t>(both >> 32);
+  const auto factor = static_cast<uint32_t>(-zero);
+  return static_cast<int32_t>((first * factor & 0xffff) | second * factor << 16);
+}
+
+/// The offsets of both halves of a row's group.
+inline PartInts both_offsets(const int32_t* offset) {
+  return {_mm256_add_epi16(_mm256_set1_epi32(offset[0]), _mm256_set1_epi32(offset[1]))};
+}
+
 inline __m256i sum_pairs(__m256i pairs) {
   return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-/// Adds the products of half a group with half a row's group; `IsFirst` takes `sums` for zero. Of 4-bit
-/// codes a sum stays in 16 bits, which hold a whole group.
+/// Adds the products of half a group with half a row's group; `IsFirst` takes `sums` for zero.
 template <int Bits, int Zero, bool IsFirst>
 EDK_INLINE void dot_half(PartInts* sums, const HalfCodes& weights, const int8_t* codes) {
-  constexpr int kStep = Bits == 8 ? 1 : Bits == 6 ? 2 : kHalfQuads;  // see quads_in_16_bits
+  constexpr int kStep = Bits == 8 ? 1 : kHalfQuads;  // quads whose products add up in 16 bits
 #pragma GCC unroll 4
   for (int j = 0; j < kHalfQuads; j += kStep) {
     __m256i dots[kParts];
@@ -352,18 +379,19 @@ EDK_INLINE void dot_half(PartInts* sums, const HalfCodes& weights, const int8_t*
       }
     }
     for (int p = 0; p < kParts; ++p) {
-      const __m256i dot = Bits == 4 || Bits == 8 ? dots[p] : sum_pairs(dots[p]);
+      const __m256i dot = kIsNarrow<Bits, Zero> || Bits == 8 ? dots[p] : sum_pairs(dots[p]);
       if (IsFirst && j == 0)
         sums[p].v = dot;
       else
-        sums[p].v = Bits == 4 ? _mm256_add_epi16(sums[p].v, dot) : _mm256_add_epi32(sums[p].v, dot);
+        sums[p].v = kIsNarrow<Bits, Zero> ? _mm256_add_epi16(sums[p].v, dot)
+                                          : _mm256_add_epi32(sums[p].v, dot);
     }
   }
 }
 
-template <int Bits>
+template <int Bits, int Zero>
 EDK_INLINE PartInts whole_dot(PartInts sum) {
-  return {Bits == 4 ? sum_pairs(sum.v) : sum.v};
+  return {kIsNarrow<Bits, Zero> ? sum_pairs(sum.v) : sum.v};
 }
 #endif
 
