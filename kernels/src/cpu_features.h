@@ -7,6 +7,8 @@ namespace edk {
 bool runs_avx2();  // with FMA and half floats
 bool runs_avxvnni();
 bool runs_avx512vnni();
+
+extern const bool kIsAmd;  // who made the processor; known once the library is loaded
 #elif defined(__aarch64__)
 bool runs_neondot();
 bool runs_neoni8mm();

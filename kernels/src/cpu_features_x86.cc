@@ -67,6 +67,8 @@ bool runs_avx2() { return features().avx2; }
 bool runs_avxvnni() { return features().avxvnni; }
 bool runs_avx512vnni() { return features().avx512vnni; }
 
+const bool kIsAmd = cpuid(0, 0).ebx == 0x68747541;  // "Auth", of "AuthenticAMD"
+
 }  // namespace edk
 
 #endif

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu_features.h"
 #include "half.h"
 #include "inline.h"
 #include "layout.h"
@@ -399,6 +400,12 @@ EDK_INLINE PartInts whole_dot(PartInts sum) {
 EDK_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 EDK_INLINE void prefetch_early(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+
+EDK_INLINE void prefetch_once(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_NTA); }
+
+/// AMD's processors keep lines that were fetched so out of the third cache, others perhaps out of the
+/// second, too.
+inline bool has_prefetch_once() { return kIsAmd; }
 
 }  // namespace
 }  // namespace edk

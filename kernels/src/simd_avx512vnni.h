@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu_features.h"
 #include "inline.h"
 
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512VL__) || \
@@ -133,6 +134,12 @@ inline Ints dot_quad(Ints sum, Bytes unsigned_bytes, const int8_t* quad) {
 EDK_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_NTA); }
 
 EDK_INLINE void prefetch_early(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+
+EDK_INLINE void prefetch_once(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_NTA); }
+
+/// AMD's processors keep lines that were fetched so out of the third cache, others perhaps out of the
+/// second, too.
+inline bool has_prefetch_once() { return kIsAmd; }
 
 }  // namespace
 }  // namespace edk

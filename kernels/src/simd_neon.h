@@ -297,5 +297,9 @@ EDK_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 
 EDK_INLINE void prefetch_early(const void* p) { __builtin_prefetch(p, 0, 2); }
 
+EDK_INLINE void prefetch_once(const void* p) { __builtin_prefetch(p, 0, 0); }
+
+constexpr bool has_prefetch_once() { return false; }  // not measured
+
 }  // namespace
 }  // namespace edk

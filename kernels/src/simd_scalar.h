@@ -196,6 +196,12 @@ inline void prefetch(const void*) {}
 
 inline void prefetch_early(const void*) {}
 
+/// As `prefetch_early`, of what is read once in a pass: it displaces nothing in the third cache.
+inline void prefetch_once(const void*) {}
+
+/// Whether `prefetch_once` is better than `prefetch_early` on this processor.
+constexpr bool has_prefetch_once() { return false; }
+
 }  // namespace
 }  // namespace edk
 

@@ -84,16 +84,18 @@ constexpr int64_t kShare = ceil_div(block_bytes(F, kGroupsPerBlock), kGroupsPerB
 
 /// With one row, whose groups follow each other fastest, the processor itself brings lines from the second
 /// cache to the first sooner than if asked to.
-template <int F, int M>
+template <int F, int M, bool Once>
 EDK_INLINE void fetch_share(const uint8_t* share) {
   for (int64_t line = 0; line < kShare<F>; line += kCacheLine) {
-    prefetch_early(share + (M == 1 ? kEarlierBytes : kEarlyBytes) + line);
+    const uint8_t* early = share + (M == 1 ? kEarlierBytes : kEarlyBytes) + line;
+    Once ? prefetch_once(early) : prefetch_early(early);
     if constexpr (M > 1) prefetch(share + kSoonBytes + line);
   }
 }
 
-/// Products of one panel with the M rows of each of `Tiles` tiles, the first being `tile`.
-template <int F, int M, int Tiles>
+/// Products of one panel with the M rows of each of `Tiles` tiles, the first being `tile`. Once: weights
+/// come by `prefetch_once`.
+template <int F, int M, int Tiles, bool Once = false>
 void quantised_tiles(const Operand& op, const uint8_t* panel, int64_t tile, Floats* out) {
   constexpr int kRows = Tiles * M;
   PartFloats sum[kParts * kRows];
@@ -108,7 +110,7 @@ void quantised_tiles(const Operand& op, const uint8_t* panel, int64_t tile, Floa
     const uint8_t* codes = panel + header_bytes(F, groups);
     const uint8_t* share = panel;
     for (int64_t g = 0; g < groups; ++g) {
-      fetch_share<F, M>(share);
+      fetch_share<F, M, Once>(share);
       share += kShare<F>;
       const GroupRows rows = op.rows->at(tile, block + g, M);
       GroupScales scales[kParts];
@@ -192,6 +194,9 @@ inline Tile tile_from(int64_t m, std::integer_sequence<int, Index...>) {
 template <int F>
 inline Tile tile_of_rows(int64_t m) {
   if (m > kTileRows) return pair_of_format<F>;
+  if constexpr (!is_float(F)) {
+    if (m == 1 && has_prefetch_once()) return quantised_tiles<F, 1, 1, true>;
+  }
   return tile_from<F>(m, std::make_integer_sequence<int, kTileRows>());
 }
 
