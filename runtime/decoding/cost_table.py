@@ -39,6 +39,7 @@ class CostTable:
     is_steady: bool = True
     n_measurements: int = 1
     _sizes: list[int] = field(init=False)
+    _known_ms: dict[int, float] = field(default_factory=dict, init=False, compare=False)
     _shares: dict[int, list[tuple[int, float]]] = field(
         default_factory=dict, init=False, compare=False
     )
@@ -48,6 +49,12 @@ class CostTable:
 
     def ms(self, n_rows: int) -> float:
         """Returns the expected milliseconds of a pass over ``n_rows`` rows."""
+        found = self._known_ms.get(n_rows)  # asked for dozens of times between two passes
+        if found is None:
+            found = self._known_ms[n_rows] = self._find_ms(n_rows)
+        return found
+
+    def _find_ms(self, n_rows: int) -> float:
         sizes = self._sizes
         if n_rows > sizes[-1] and len(sizes) > 1:
             low, high = sizes[-2:]
@@ -82,6 +89,7 @@ class CostTable:
         would keep it so. Sizes nobody tries are kept in order, for more rows never cost less.
         """
         least, expected = self._sizes[0], self.ms(n_rows)
+        self._known_ms.clear()
         late_ms = _bounded(ms - expected, (_MOST_CHANGE - 1) * expected)
         shared_ms = _bounded(late_ms, (_MOST_CHANGE - 1) * self.row_ms[least])
         for size in self._sizes:

@@ -212,6 +212,7 @@ class TreeRows:
         self._tree = tree
         self._rows = rows
         self._noise = noise
+        self._paths: dict[int, tuple[int, ...]] = {ROOT: ()}
 
     def pick(self, node: int) -> int:
         return self._state.pick_from(self._rows, node + 1, self._noise, self._tokens(node))
@@ -224,7 +225,16 @@ class TreeRows:
         return len(self._state.tokens) + depth
 
     def _tokens(self, node: int) -> tuple[int, ...]:
-        return tuple(self._tree.nodes[i].token for i in self._tree.path(node))
+        """Returns the drafted tokens down to ``node``, most often one more than were asked last."""
+        found = self._paths.get(node)
+        if found is None:
+            nodes = self._tree.nodes
+            parent, token = nodes[node].parent, nodes[node].token
+            above = self._paths.get(parent)
+            if above is None:
+                above = tuple(nodes[i].token for i in self._tree.path(parent))
+            found = self._paths[node] = (*above, token)
+        return found
 
 
 def fit(tree: DraftTree, state: DecodeState, room: Budget) -> DraftTree:
