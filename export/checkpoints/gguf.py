@@ -14,7 +14,7 @@ from edgedec.export.checkpoints.gguf_codes import TensorType
 from edgedec.export.checkpoints.gguf_header import GgufHeader
 from edgedec.export.checkpoints.gguf_parts import model_name, read_headers
 from edgedec.export.checkpoints.gguf_tokenizer import build_tokenizer, read_special
-from edgedec.export.checkpoints.published import SpecialTokens, usable
+from edgedec.export.checkpoints.published import SpecialTokens, one_template, usable
 from edgedec.models.config import MAX_LAYERS
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
 from edgedec.models.families import (
@@ -122,7 +122,9 @@ class GgufCheckpoint:
 
     def chat_template(self) -> str | None:
         """Returns the Jinja template of conversations."""
-        return self._fields.text("tokenizer.chat_template", "") or None
+        key = "tokenizer.chat_template"
+        default, with_tools = (self._fields.text(k, "") or None for k in (key, f"{key}.tool_use"))
+        return one_template(default, with_tools)
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""

@@ -77,12 +77,14 @@ def build_tokenizer(fields: Fields, vocab_size: int) -> str:
     tokens, kinds = _read_tokens(fields, vocab_size)
     model = fields.text("tokenizer.ggml.model")
     if model in SENTENCEPIECE:
-        vocabulary = vocabulary_of_gguf(fields, tokens, kinds, is_unigram=SENTENCEPIECE[model])
-        return checked_text(sentencepiece_document(vocabulary), fields.origin)
+        pieces = vocabulary_of_gguf(fields, tokens, kinds, is_unigram=SENTENCEPIECE[model])
+        return checked_text(sentencepiece_document(pieces), fields.origin)
     pre_tokenizer = _find_pre_tokenizer(fields)
     merges = [_read_merge(fields, merge) for merge in _texts(fields, "tokenizer.ggml.merges")]
     if pre_tokenizer.keeps_characters:
         merges += _merges_of_lines(tokens, merges)
+    vocabulary = _vocabulary(fields, tokens, kinds)
+    merges = _of_tokens(fields, merges, vocabulary)
     document = {
         "version": "1.0",
         "truncation": None,
@@ -92,7 +94,7 @@ def build_tokenizer(fields: Fields, vocab_size: int) -> str:
         "pre_tokenizer": pre_tokenizer.document(),
         "post_processor": None,
         "decoder": pre_tokenizer.decoder(),
-        "model": _bpe(_vocabulary(fields, tokens, kinds), merges, pre_tokenizer),
+        "model": _bpe(vocabulary, merges, pre_tokenizer),
     }
     return checked_text(document, fields.origin)
 
@@ -205,6 +207,19 @@ def _read_merge(fields: Fields, merge: str) -> tuple[str, str]:
     if cut < 0 or cut == len(merge) - 1:
         raise CheckpointError(f"{fields.origin}: merge {merge[:40]!r} is not a pair of tokens")
     return merge[:cut], merge[cut + 1 :]
+
+
+def _of_tokens(
+    fields: Fields, merges: list[tuple[str, str]], vocabulary: Mapping[str, int]
+) -> list[tuple[str, str]]:
+    """Returns the merges of tokens that are there: cut vocabularies keep those of others."""
+    found = [(a, b) for a, b in merges if {a, b, a + b} <= vocabulary.keys()]
+    if not found:
+        raise CheckpointError(
+            f"{fields.origin}: none of the {len(merges)} merges is of tokens that are there; "
+            "fetch the file again"
+        )
+    return found
 
 
 def _merges_of_lines(

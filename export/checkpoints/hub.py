@@ -10,6 +10,8 @@ from typing import Any
 
 from edgedec.models.errors import CheckpointError, EdgedecError
 
+TEMPLATE_FILES = ("chat_template.jinja", "additional_chat_templates/tool_use.jinja")
+"""Where templates lie: that of conversations, and that of those with tools."""
 WANTED_FILES = (
     "config.json",
     "generation_config.json",
@@ -18,7 +20,7 @@ WANTED_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "chat_template.jinja",
+    *TEMPLATE_FILES,
     "chat_template.json",
     "README.md",
     "model.safetensors.index.json",

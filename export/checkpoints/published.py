@@ -21,6 +21,27 @@ class SpecialTokens:
     variables: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
 
 
+TEMPLATE_NAMES = ("default", "tool_use")
+"""What publishers call the template of conversations, and that of those with tools.
+
+Source: transformers 4.57 ``tokenization_utils_base.py`` ``get_chat_template`` (Apache-2.0).
+"""
+
+
+def one_template(default: str | None, with_tools: str | None) -> str | None:
+    """Returns a template that does what two do, one of them for conversations with tools.
+
+    Each part begins and ends with an empty expression, so that the tags around it trim nothing.
+    """
+    if default is None or with_tools is None:
+        return default
+    with_tools, default = (text.removesuffix("\n") for text in (with_tools, default))
+    return (
+        f"{{% if tools %}}{{{{ '' }}}}{with_tools}{{{{ '' }}}}"
+        f"{{% else %}}{{{{ '' }}}}{default}{{{{ '' }}}}{{% endif %}}"
+    )
+
+
 SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Recommendations that a bundle keeps, named as in ``generation_config.json``, besides the flag
 ``do_sample``."""

@@ -16,8 +16,14 @@ from tokenizers import Tokenizer
 
 from edgedec.export.checkpoints.class_sizes import with_class_sizes
 from edgedec.export.checkpoints.draft_layer import WeightPlaces, find_draft_layer, why_left_out
-from edgedec.export.checkpoints.hub import PICKLES
-from edgedec.export.checkpoints.published import SAMPLING_KEYS, SpecialTokens, usable
+from edgedec.export.checkpoints.hub import PICKLES, TEMPLATE_FILES
+from edgedec.export.checkpoints.published import (
+    SAMPLING_KEYS,
+    TEMPLATE_NAMES,
+    SpecialTokens,
+    one_template,
+    usable,
+)
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
 from edgedec.export.checkpoints.stored_matrices import (
     Fp4Experts,
@@ -192,14 +198,15 @@ class HuggingFaceTexts:
 
     def chat_template(self) -> str | None:
         """Returns the Jinja template of conversations, from wherever the directory keeps it."""
-        single = self._folder / "chat_template.jinja"
+        single, of_tools = (self._folder / name for name in TEMPLATE_FILES)
         if single.is_file():
-            return _read_text(single)
+            more = _read_text(of_tools) if of_tools.is_file() else None
+            return one_template(_read_text(single), more)
         for name in ("chat_template.json", "tokenizer_config.json"):
             template = _read_fields(self._folder, name, is_optional=True).get("chat_template")
             if isinstance(template, list):
                 named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-                template = named.get("default")
+                template = one_template(*(_text_or_none(named.get(n)) for n in TEMPLATE_NAMES))
             if isinstance(template, str) and template:
                 return template
         return None
@@ -395,6 +402,10 @@ def _checked_tokenizer(path: Path) -> str:
         reason = (str(error).splitlines() or [""])[0][:160]
         raise CheckpointError(f"{path}: is not a tokenizer: {reason}") from None
     return text
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def _ids(fields: Fields, key: str) -> tuple[int, ...]:

@@ -165,6 +165,18 @@ def test_tokens_that_hold_a_blank_are_merged(make_gguf: Any) -> None:
 
 
 @pytest.mark.slow
+def test_merges_of_tokens_that_were_cut_off_do_nothing(make_gguf: Any) -> None:
+    """As llama.cpp reads them; a tokenizer.json with one cannot be loaded."""
+
+    def ids(merges: list[str]) -> list[int]:
+        path = make_gguf("llama", metadata={"tokenizer.ggml.merges": merges})
+        text = open_checkpoint(str(path)).tokenizer_json()
+        return list(Tokenizer.from_str(text).encode("hello w12  x").ids)
+
+    merges = ["h e", "l l", "he ll", "1 2"]
+    assert ids(["zz qq", *merges, "h zz", "x y"]) == ids(merges)
+
+
 def test_only_qwens_compose(make_gguf: Any) -> None:
     for pre in PRE_TOKENIZERS:
         path = make_gguf("llama", metadata={"tokenizer.ggml.pre": pre})
@@ -213,7 +225,7 @@ def test_unknown_tokenizers_are_named(
         ({"merges": None}, "merges is missing"),
         ({"merges": ["he"]}, "merge 'he' is not a pair"),
         ({"merges": ["he "]}, "merge 'he ' is not a pair"),
-        ({"merges": ["never seen"]}, "makes no tokenizer"),
+        ({"merges": ["never seen"]}, "none of the 1 merges is of tokens"),
         ({"token_type": [1, 2, 3]}, "one integer for each"),
         ({"tokens": ["a"] * 292}, "tokens 0 and 1 are both 'a'"),
         ({"tokens": [str(i) for i in range(301)], "token_type": None}, "301 tokens.*300 rows"),
