@@ -11,6 +11,23 @@ import numpy.typing as npt
 from edgedec.models.errors import CheckpointError
 from edgedec.system.memory import release_pages
 
+_N_BEGINNING = 64
+
+
+def check_is_itself(path: Path, beginning: bytes) -> None:
+    """Checks that a file is not what stands for it after a download that went wrong.
+
+    Raises:
+        CheckpointError: it is a pointer of Git LFS, or a web page.
+    """
+    if beginning.startswith(b"version https://git-lfs"):
+        raise CheckpointError(
+            f"{path.name}: is a pointer of Git LFS, not the file itself; run `git lfs pull` in its "
+            "folder"
+        )
+    if beginning.lstrip().lower().startswith((b"<!doctype", b"<html")):
+        raise CheckpointError(f"{path.name}: is a web page, not a model's file; fetch it again")
+
 
 class MappedFile:
     """Bytes of a file, read on demand by the operating system.
@@ -30,6 +47,7 @@ class MappedFile:
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         self.n_bytes = len(self.data)
+        check_is_itself(path, self.data[:_N_BEGINNING])
 
     def view(self, offset: int, n_bytes: int) -> npt.NDArray[np.uint8]:
         """Returns bytes [offset, offset + n_bytes) without copying them."""

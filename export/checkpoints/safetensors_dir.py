@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from edgedec.export.checkpoints.class_sizes import with_class_sizes
 from edgedec.export.checkpoints.draft_layer import WeightPlaces, find_draft_layer, why_left_out
 from edgedec.export.checkpoints.hub import PICKLES, TEMPLATE_FILES
+from edgedec.export.checkpoints.mapped_file import check_is_itself
 from edgedec.export.checkpoints.published import (
     SAMPLING_KEYS,
     TEMPLATE_NAMES,
@@ -33,6 +34,7 @@ from edgedec.export.checkpoints.stored_matrices import (
 )
 from edgedec.export.checkpoints.stored_names import (
     with_found,
+    with_shared_embedding,
     with_single_experts,
     with_usual_names,
 )
@@ -44,7 +46,7 @@ from edgedec.export.checkpoints.tokenizer_settings import (
     with_settings,
 )
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
-from edgedec.models.families import find_family, hf_scales, unread_weights
+from edgedec.models.families import find_family, hf_scales, refuse_packing, unread_weights
 from edgedec.models.fields import Fields
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 from edgedec.models.weights import check_layers, check_weights
@@ -58,10 +60,14 @@ _WITH_TEXT_PART = {
 """Models that see images, whose text models are read -> their family where it is not stated."""
 _UNREAD_PARTS = {
     "vision_tower", "multi_modal_projector", "visual", "audio_tower", "embed_vision", "embed_audio",
-    "mtp",
 }  # fmt: skip
-"""Parts of names of weights that change no logits of texts: for images and sounds, and for
-drafting."""
+"""Parts of names of weights that change no logits of texts: for images and sounds."""
+_BUFFERS = re.compile(
+    r"(.*\.)?(_extra_state|masked_bias|position_ids|rotary_emb\.inv_freq|[qkv]_scale|v_head\..*)",
+    re.DOTALL,
+)
+"""What training and other runtimes leave in files: tables and states, scales of an FP8 KV cache,
+and the head that rates texts for reinforcement learning. None changes a logit."""
 _DRAFT_PART = "mtp."
 _STACKED_EXPERTS = {"qwen3_5_moe_text"}
 """Families whose publishers have the gates and up projections of all experts in one tensor."""
@@ -225,20 +231,22 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         super().__init__(folder, name)
         refuse_images(self._fields)
         family = find_family(self._fields.text("model_type"))
+        refuse_packing(self._fields)
         all_tensors = _read_all_tensors(folder)
         stored_tensors = {
             stored: tensor
             for stored, tensor in all_tensors.items()
-            if _UNREAD_PARTS.isdisjoint(stored.split("."))
+            if _DRAFT_PART.strip(".") not in stored.split(".")
         }
         self._files = {id(tensor.file): tensor.file for tensor in stored_tensors.values()}
         try:
             if self._fields.text("model_type") in _STACKED_EXPERTS:
                 stored_tensors = with_single_experts(stored_tensors)
             self._tensors = with_usual_names(gather(stored_tensors, self._fields))
+            if self._fields.get("tie_word_embeddings") is not False:
+                self._tensors = with_shared_embedding(self._tensors)
             shapes = {stored: tensor.shape for stored, tensor in self._tensors.items()}
-            ignorable = {stored for stored in shapes if stored.endswith("rotary_emb.inv_freq")}
-            ignorable |= unused_biases(self._tensors)
+            ignorable = unused_biases(self._tensors)
             fields = with_found(self._fields, self._tensors, ignorable)
             self.config = family.read_hf(fields)
             check_layers(self.config, len(shapes))
@@ -329,7 +337,9 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        check_is_itself(path, text[:64].encode())
+        return text
     except UnicodeDecodeError:
         raise CheckpointError(f"{path.name}: is not UTF-8 text; fetch it again") from None
     except OSError as error:
@@ -341,6 +351,11 @@ def _read_fields(folder: Path, name: str, is_optional: bool = False) -> Fields:
     if not path.is_file():
         if is_optional:
             return Fields({}, name, CheckpointError)
+        if (folder / "adapter_config.json").is_file():
+            raise CheckpointError(
+                f"{folder}: is a LoRA adapter; export the model that it adapts, with "
+                f"--lora {folder}"
+            )
         raise CheckpointError(
             f"{folder}: has no {name}; expected a Hugging Face directory (config.json, "
             f"*.safetensors, tokenizer.json) or a .gguf file"
@@ -364,6 +379,10 @@ def _as_float(table: dict[str, Any]) -> Any:
     return table
 
 
+def _is_read(name: str) -> bool:
+    return not _BUFFERS.fullmatch(name) and _UNREAD_PARTS.isdisjoint(name.split("."))
+
+
 def _read_all_tensors(folder: Path) -> dict[str, StoredTensor]:
     if (folder / SINGLE).is_file():  # as in transformers, an index beside it does not count
         files = [SINGLE]
@@ -380,16 +399,23 @@ def _read_all_tensors(folder: Path) -> dict[str, StoredTensor]:
     for file in files:
         if not (folder / file).is_file():
             raise CheckpointError(f"{folder}: {INDEX} names {file}, which is missing; fetch it")
-        tensors.update(read_tensors(folder / file))
+        tensors.update(read_tensors(folder / file, _is_read))
     return tensors
 
 
 def _no_weights(folder: Path) -> str:
+    if ggufs := sorted(path.name for path in folder.glob("*.gguf")):
+        return f"{folder}: its weights are in a GGUF file; export {folder / ggufs[0]} instead"
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
     if pickles:
         return (
             f"{folder}: its weights are in {pickles[0]}, which may run code when read; convert it "
             f"with transformers: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)"
+        )
+    if others := sorted(p.name for p in folder.glob("*.safetensors") if p.is_file()):
+        return (
+            f"{folder}: has neither {SINGLE} nor {INDEX}, but {others[0]}; if its weights have the "
+            f"names of transformers, call it {SINGLE}"
         )
     return f"{folder}: has neither {SINGLE} nor {INDEX}; fetch it again"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,10 @@ class StoredTensor:
         return stored.astype(np.float32) if self.type == "F64" else stored
 
 
-def read_tensors(path: Path) -> dict[str, StoredTensor]:
-    """Returns the tensors of one file by name.
+def read_tensors(
+    path: Path, is_wanted: Callable[[str], bool] = lambda name: True
+) -> dict[str, StoredTensor]:
+    """Returns the tensors of one file by name. Of those not wanted nothing is looked at.
 
     Raises:
         CheckpointError: the file is truncated or contradicts itself.
@@ -71,7 +74,8 @@ def read_tensors(path: Path) -> dict[str, StoredTensor]:
     file = MappedFile(path)
     header, data_start = _read_header(file)
     header.pop("__metadata__", None)
-    return {name: _read_tensor(file, name, entry, data_start) for name, entry in header.items()}
+    wanted = {name: entry for name, entry in header.items() if is_wanted(name)}
+    return {name: _read_tensor(file, name, entry, data_start) for name, entry in wanted.items()}
 
 
 def _read_header(file: MappedFile) -> tuple[dict[str, Any], int]:

@@ -51,6 +51,18 @@ def _ending_in(stem: str, names: Collection[str]) -> list[str]:
     return [name for name in names if name == stem or name.endswith(f".{stem}")]
 
 
+def with_shared_embedding(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
+    """Returns ``tensors`` with the embedding, if it was saved as the head alone that shares it.
+
+    The library of safetensors keeps only one of two names.
+    """
+    if HEAD not in tensors or any(_ending_in(stem, tensors) for stem in _STEMS):
+        return dict(tensors)
+    return {
+        f"model.{_STEMS[0]}" if name == HEAD else name: tensor for name, tensor in tensors.items()
+    }
+
+
 def with_single_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Returns ``tensors`` with a tensor for each expert's gate, up and down projection.
 

@@ -25,7 +25,7 @@ from edgedec.models.families._gguf import (
     NotedKeys,
     check_all_read,
 )
-from edgedec.models.families._hf import HAS_O_BIAS
+from edgedec.models.families._hf import HAS_O_BIAS, refuse_packing
 from edgedec.models.families._layer_inputs import unread_weights
 from edgedec.models.fields import Fields
 from edgedec.models.weights import Weight
@@ -42,6 +42,7 @@ __all__ = [
     "hf_scales",
     "known_families",
     "matrices",
+    "refuse_packing",
     "scales_weights",
     "unread_weights",
     "weight_shapes",

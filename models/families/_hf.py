@@ -17,10 +17,31 @@ QUANT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq", "mxfp4")
 """Ways of packing matrices that are read; of compressed-tensors FP8 alone."""
 
 
+_FP8_FORMATS = ("float-quantized", "naive-quantized", "dense")
+
 HAS_O_BIAS = "has_o_proj_bias"
 """A key that readers of checkpoints add: whether there are biases ``o_proj.bias``."""
 _ORIGINAL = "original_max_position_embeddings"
 _THETA, _USUAL_THETA = "rope_theta", 10000.0
+
+
+def refuse_packing(fields: Fields) -> None:
+    """Refuses matrices that are packed in a way that is not read.
+
+    Raises:
+        UnsupportedModelError: names the way and those that are read.
+    """
+    if fields.get("quantization_config") is None:
+        return
+    packing = fields.table("quantization_config")
+    method = packing.text("quant_method", "unknown")
+    if method not in QUANT_METHODS:
+        raise UnsupportedModelError(
+            f"{fields.origin}: quantization_config {shown(method)} cannot be read, expected one of "
+            f"{', '.join(QUANT_METHODS)}; use the float checkpoint or a GGUF file"
+        )
+    if method == "compressed-tensors":
+        packing.refuse("format", *_FP8_FORMATS)
 
 
 def with_defaults(fields: Fields, **defaults: Any) -> Fields:
@@ -46,13 +67,7 @@ def hf_decoder(
     """
     fields.refuse("hidden_act", hidden_act)
     fields.refuse("mlp_bias", False)
-    if fields.get("quantization_config") is not None:
-        method = fields.table("quantization_config").text("quant_method", "unknown")
-        if method not in QUANT_METHODS:
-            raise UnsupportedModelError(
-                f"{fields.origin}: quantization_config {method!r} cannot be read, expected one of "
-                f"{', '.join(QUANT_METHODS)}; use the float checkpoint or a GGUF file"
-            )
+    refuse_packing(fields)
     hidden_size, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     head_size = fields.integer("head_dim", hidden_size // max(n_heads, 1))
     rotary_size = _rotary_size(fields, head_size, can_rotate_partly)

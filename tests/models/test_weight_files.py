@@ -18,6 +18,7 @@ import pytest
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.models.errors import CheckpointError, EdgedecError, UnsupportedModelError
 from tests.models.test_checkpoints_as_published import (
+    edit_config,
     edit_weights,
     error,
     safetensors,
@@ -178,8 +179,8 @@ BROKEN_SHARDS: dict[str, tuple[Change, str]] = {
         lambda f: (f / SHARDS[2]).write_bytes((f / SHARDS[2]).read_bytes()[:-9]),
         "truncated",
     ),
-    "a shard is a pointer": (lambda f: (f / SHARDS[0]).write_text(LFS), "fetch it again"),
-    "the index is a pointer": (lambda f: (f / INDEX).write_text(LFS), "not JSON; fetch it again"),
+    "a shard is a pointer": (lambda f: (f / SHARDS[0]).write_text(LFS), "a pointer of Git LFS"),
+    "the index is a pointer": (lambda f: (f / INDEX).write_text(LFS), "a pointer of Git LFS"),
     "the index is cut off": (lambda f: (f / INDEX).write_text("{"), "not JSON"),
     "the index is a list": (lambda f: (f / INDEX).write_text("[]"), "not a table"),
     "the index has no map": (lambda f: (f / INDEX).write_text("{}"), "names no files of weights"),
@@ -259,6 +260,101 @@ TYPES: dict[str, Callable[[Weights], Weights]] = {
     },
     "one rotation table beside": lambda w: w | {"model.rotary_emb.inv_freq": torch.ones(6).half()},
 }  # fmt: skip
+
+
+LAYER = "model.layers.0.self_attn"
+BESIDE = {
+    "a state of Transformer Engine": {f"{LAYER}._extra_state": torch.zeros(9, dtype=torch.uint8)},
+    "an empty state": {f"{LAYER}.core_attention._extra_state": torch.zeros(0)},
+    "a bias of masked places": {f"{LAYER}.masked_bias": torch.tensor(-1e4)},
+    "numbers of positions": {"model.embeddings.position_ids": torch.arange(4)},
+    "scales of an FP8 cache": {f"{LAYER}.{one}_scale": torch.tensor(2.0) for one in "kv"},
+    "scales of an FP8 cache by matrix": {
+        f"{LAYER}.k_proj.k_scale": torch.tensor(2.0),
+        f"{LAYER}.v_proj.v_scale": torch.tensor(2.0),
+    },
+    "a head that rates": {"v_head.summary.weight": torch.ones(1, 40),
+                          "v_head.summary.bias": torch.ones(1)},
+    "a tower with whole numbers": {"vision_tower.ids": torch.arange(4),
+                                   "vision_tower.w": torch.ones(2, 2)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_changes_no_logit_is_passed_over(model: Path, name: str) -> None:
+    expected = theirs(model)
+    edit_weights(model, lambda w: {**w, **BESIDE[name]})
+    assert error(model, expected) < 2e-3
+
+
+@pytest.mark.parametrize(
+    "beside", [f"{LAYER}.q_proj.lora_A.weight", f"{LAYER}.q_proj.scale", "score.weight"]
+)
+def test_what_may_change_logits_is_refused(model: Path, beside: str) -> None:
+    edit_weights(model, lambda w: {**w, beside: torch.ones(2, 40)})
+    assert f"does not read tensor {beside}" in message(model, UnsupportedModelError)
+
+
+def test_an_embedding_that_was_saved_as_the_head(tmp_path: Path) -> None:
+    """As `safetensors.torch.save_model` leaves it, which keeps one of two names."""
+    save(tmp_path, "llama", tie_word_embeddings=True)
+    expected = theirs(tmp_path)
+    embedding = "model.embed_tokens.weight"
+    edit_weights(
+        tmp_path,
+        lambda w: {"lm_head.weight" if k == embedding else k: v for k, v in w.items()},
+    )
+    assert error(tmp_path, expected) < 2e-3
+    edit_config(tmp_path, lambda config: config.update(tie_word_embeddings=False))
+    assert f"missing tensor {embedding}" in message(tmp_path, CheckpointError)
+
+
+ELSEWHERE = {
+    "in a GGUF file": ("m.gguf", r"in a GGUF file; export .*m\.gguf instead"),
+    "under another name": ("weights.safetensors", r"but weights\.safetensors; if .* call it model"),
+    "pickled": ("consolidated.00.pth", r"consolidated\.00\.pth, which may run code"),
+}
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_weights_that_lie_elsewhere(model: Path, where: str) -> None:
+    name, words = ELSEWHERE[where]
+    (model / "model.safetensors").rename(model / name)
+    assert re.search(words, message(model, CheckpointError))
+
+
+def test_an_adapter_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "is a LoRA adapter; export the model that it adapts" in message(
+        tmp_path, CheckpointError
+    )
+
+
+@pytest.mark.parametrize("page", ["<!DOCTYPE html>\n<html>", "<html><body>"])
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "x.gguf"])
+def test_a_web_page_in_place_of_a_file(model: Path, name: str, page: str) -> None:
+    (model / name).write_text(page)
+    with pytest.raises(CheckpointError, match=f"{name}: is a web page"):
+        open_checkpoint(str(model / name if name == "x.gguf" else model)).tokenizer_json()
+
+
+PACKED = {
+    "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "'bitsandbytes' can"),
+    "MLX": ({"group_size": 64, "bits": 4}, "'unknown' cannot be read"),
+    "whole numbers of 4 bits": (
+        {"quant_method": "compressed-tensors", "format": "pack-quantized"},
+        "quantization_config.format is 'pack-quantized', only 'float-quantized'",
+    ),
+    "FP4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "'modelopt' cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packings_are_named_before_their_tensors(model: Path, name: str) -> None:
+    packing, words = PACKED[name]
+    edit_config(model, lambda config: config.update(quantization_config=packing))
+    edit_weights(model, lambda w: {**w, f"{LAYER}.q_proj.weight_shape": torch.tensor([48, 40])})
+    assert words in message(model, UnsupportedModelError)
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -404,7 +500,6 @@ STRAY: dict[str, Callable[[Weights], Weights]] = {
     },
     "a part of another model": lambda w: w | {"other.layers.0.weight": torch.ones(2)},
     "a classifier": lambda w: w | {"score.weight": torch.ones(2, 40)},
-    "a value head": lambda w: w | {"v_head.summary.weight": torch.ones(1, 40)},
     "a layer too many": lambda w: w | {
         k.replace("layers.0", "layers.4"): v.clone() for k, v in w.items() if "layers.0" in k
     },

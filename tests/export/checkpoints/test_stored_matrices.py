@@ -223,7 +223,7 @@ def as_type(pack: Packer, part: str, dtype: torch.dtype) -> Packer:
         (drop(gptq(128), "scales"), GPTQ, r"missing tensor .*scales; the file is incomplete"),
         (cut(gptq(128), "scales"), GPTQ, "do not fit a matrix of|g_idx names groups"),
         (gptq(128), {**GPTQ, "bits": 8}, r"bits is 8, only 4 is supported"),
-        (gptq(128), {**GPTQ, "quant_method": "hqq"}, r"'hqq', expected 'gptq' or 'awq'"),
+        (gptq(128), {**GPTQ, "quant_method": "hqq"}, r"'hqq' cannot be read, expected one of"),
         (awq(128), {**AWQ, "version": "gemv"}, r"version is 'gemv'"),
         (gptq(128), {}, "quantization_config is missing"),
         (as_type(fp8("rows"), "weight_scale", torch.int32), {}, "weight_scale has type I32, exp"),
