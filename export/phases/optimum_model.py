@@ -16,7 +16,7 @@ from edgedec.export.config import ExportConfig
 from edgedec.export.phases.model_export import ModelExport
 from edgedec.export.phases.optimum_fallback import check_optimum, export_with_optimum
 from edgedec.models.errors import ConfigError, UnsupportedModelError
-from edgedec.models.families import known_families
+from edgedec.models.families import is_known
 from edgedec.models.model_entry import ModelEntry
 
 
@@ -66,7 +66,7 @@ def find_recipeless(config: ExportConfig) -> RecipelessModel | None:
         if hub_name is None or hub_name.file:
             return None
         folder, name = fetch(hub_name).source, hub_name.hub_id.split("/")[1]
-    if not folder.is_dir() or (family := read_model_type(folder)) in known_families():
+    if not folder.is_dir() or is_known(family := read_model_type(folder)):
         return None
     model = RecipelessModel(folder, family, name)
     check_optimum(family)

@@ -40,6 +40,7 @@ __all__ = [
     "draft_layer",
     "find_family",
     "hf_scales",
+    "is_known",
     "known_families",
     "matrices",
     "refuse_packing",
@@ -78,13 +79,22 @@ def known_families() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
+def is_known(name: str) -> bool:
+    """Whether there is a module of the family called ``name``."""
+    return _module_of(name) in known_families()
+
+
+def _module_of(name: str) -> str:
+    return name.replace("-", "_").lower()
+
+
 def find_family(name: str) -> Family:
     """Returns the family module called ``name``.
 
     Raises:
         UnsupportedModelError: there is none; names the family and the known ones.
     """
-    known, module = known_families(), name.replace("-", "_").lower()
+    known, module = known_families(), _module_of(name)
     if module not in known:
         shown = name if re.fullmatch(r"[\w.-]{1,64}", name) else repr(name[:64])
         raise UnsupportedModelError(

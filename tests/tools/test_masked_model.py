@@ -1,0 +1,69 @@
+"""The tool that trains a tiny masked-diffusion model, for a moment."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from edgedec import EngineOptions, load
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
+
+pytest.importorskip("torch", reason="needs the dev extra")
+pytest.importorskip("transformers", reason="needs the dev extra")
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = Path(__file__).parents[2] / "tools" / "masked_model.py"
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("masked_model", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_train_and_measure(tool: ModuleType, tmp_path: Path) -> None:
+    folder, bundle = tmp_path / "tiny", tmp_path / "tiny.edgedec"
+    command = [sys.executable, str(SCRIPT)]
+    subprocess.run([*command, "train", str(folder), "--minutes", "0.01"], check=True)
+    export(ExportConfig(str(folder), bundle, device_target="portable"))
+    rules = ("confidence", "confidence:steps=4")
+    asked = [*command, "measure", str(bundle), "--problems", "2", "--rules", *rules]
+    done = subprocess.run(asked, check=True, capture_output=True, text=True)
+    head, _, plain, fast = done.stdout.splitlines()
+    assert head == "| rule | right | same text | passes | rows | time (ms) |"
+    cells = [cell.strip() for cell in plain.split("|")[1:-1]]
+    assert (cells[0], cells[2], cells[3]) == ("`confidence`", "100.0%", f"{tool.N_NEW}.0")
+    assert fast.split("|")[4].strip() == "4.0"
+    with load(bundle, EngineOptions(threads=1)) as engine:
+        assert engine.encode("say 40:") == tool.ids_of("say 40:")
+        assert engine.tokenizer.decode(tool.ids_of("four zero")) == "four zero"
+
+
+def test_answers_are_right_and_fit(tool: ModuleType) -> None:
+    rng = random.Random(3)
+    kinds = set()
+    for _ in range(300):
+        question, answer = tool.problem(rng)
+        kind, _, rest = question.removesuffix(":").partition(" ")
+        kinds.add(kind)
+        if kind == "say":
+            digits = (str(tool.DIGITS.index(word)) for word in answer.split())
+            assert "".join(digits) == rest
+        else:
+            words = rest.split()
+            assert answer.split() == (sorted(words) if kind == "sort" else words[::-1])
+        assert len(answer) < tool.N_NEW
+        assert len(question) + tool.N_NEW <= tool.SIZES["max_sequence_length"]
+    assert kinds == {"say", "sort", "reverse"}
