@@ -18,13 +18,14 @@ import random
 import statistics
 import string
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from edgedec import load
-from edgedec.models.config import ModelConfig
+from edgedec.models.errors import CheckpointError
 from edgedec.models.families import find_family
+from edgedec.models.fields import Fields
 from edgedec.runtime.config import UnmaskConfig
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -45,6 +46,8 @@ SIZES = {
     "eos_token_id": ID[END], "pad_token_id": ID[END], "model_type": "llada",
     "block_type": "llama", "activation_type": "silu", "layer_norm_type": "rms", "rope": True,
 }  # fmt: skip
+LARGE = {"d_model": 576, "n_layers": 30, "n_heads": 9, "n_kv_heads": 3, "mlp_hidden_size": 1536}
+"""Sizes of SmolLM2-135M, but for its vocabulary."""
 RULES = (
     "confidence", "confidence:steps=16", "confidence:steps=8", "confidence:block=8",
     "confidence:refresh=4", "confidence:refresh=8", "localleap", "localleap:refresh=4",
@@ -88,21 +91,21 @@ def tokenizer() -> dict[str, Any]:
     }
 
 
-def make_model() -> Any:
+def make_model(sizes: Mapping[str, Any]) -> Any:
     """Returns the model of transformers that has the recipe, but for what its rows see."""
     import transformers
 
     return transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=len(TOKENS),
-            hidden_size=SIZES["d_model"],
-            intermediate_size=SIZES["mlp_hidden_size"],
-            num_hidden_layers=SIZES["n_layers"],
-            num_attention_heads=SIZES["n_heads"],
-            num_key_value_heads=SIZES["n_kv_heads"],
-            max_position_embeddings=SIZES["max_sequence_length"],
-            rms_norm_eps=SIZES["rms_norm_eps"],
-            rope_theta=SIZES["rope_theta"],
+            hidden_size=sizes["d_model"],
+            intermediate_size=sizes["mlp_hidden_size"],
+            num_hidden_layers=sizes["n_layers"],
+            num_attention_heads=sizes["n_heads"],
+            num_key_value_heads=sizes["n_kv_heads"],
+            max_position_embeddings=sizes["max_sequence_length"],
+            rms_norm_eps=sizes["rms_norm_eps"],
+            rope_theta=sizes["rope_theta"],
             tie_word_embeddings=False,
             use_cache=False,
         )
@@ -137,11 +140,11 @@ def batch(rng: random.Random, n: int) -> tuple[Any, Any, Any, Any]:
 
 
 def train(folder: Path, minutes: float, seed: int) -> None:
-    """Trains for some minutes of processor time, and writes the directory."""
+    """Trains for some minutes of processor time, and writes the directory now and then."""
     import torch
 
     torch.manual_seed(seed)
-    rng, model = random.Random(seed), make_model()
+    rng, model = random.Random(seed), make_model(SIZES)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.01)
     started_s = time.process_time()
     n_steps, done = 0, 0.0
@@ -163,33 +166,21 @@ def train(folder: Path, minutes: float, seed: int) -> None:
         n_steps += 1
         if n_steps % 100 == 0:
             print(f"step {n_steps}, {done:.0%}: {loss.item():.3f} nats per letter", flush=True)
-    write(model, folder)
+            write(model, folder, SIZES)
+    write(model, folder, SIZES)
 
 
-def write(model: Any, folder: Path) -> None:
+def write(model: Any, folder: Path, sizes: Mapping[str, Any]) -> None:
     """Writes ``model`` as a directory of LLaDA's."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = model.config
-    config = ModelConfig(
-        family="llada",
-        vocab_size=sizes.vocab_size,
-        hidden_size=sizes.hidden_size,
-        intermediate_size=sizes.intermediate_size,
-        n_layers=sizes.num_hidden_layers,
-        n_heads=sizes.num_attention_heads,
-        n_kv_heads=sizes.num_key_value_heads,
-        head_size=sizes.hidden_size // sizes.num_attention_heads,
-        max_positions=sizes.max_position_embeddings,
-        rms_norm_eps=sizes.rms_norm_eps,
-        is_bidirectional=True,
-    )
+    config = find_family("llada").read_hf(Fields(sizes, "config.json", CheckpointError))
     stored = {name: weight.hf.name for name, weight in find_family("llada").weights(config).items()}
     state = model.state_dict().items()
     tensors = {stored[name.removeprefix("model.")]: tensor.contiguous() for name, tensor in state}
     save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(SIZES))
+    (folder / "config.json").write_text(json.dumps(sizes))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
 
 
@@ -248,6 +239,8 @@ def main() -> None:
     training.add_argument("folder", type=Path)
     training.add_argument("--minutes", type=float, default=8, help="of processor time")
     training.add_argument("--seed", type=int, default=0)
+    untrained = verbs.add_parser("untrained", help="a larger one, to measure times alone")
+    untrained.add_argument("folder", type=Path)
     measuring = verbs.add_parser("measure")
     measuring.add_argument("bundle", type=Path)
     measuring.add_argument("--problems", type=int, default=200)
@@ -256,6 +249,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.verb == "train":
         train(given.folder, given.minutes, given.seed)
+    elif given.verb == "untrained":
+        sizes = {**SIZES, **LARGE}
+        write(make_model(sizes), given.folder, sizes)
     else:
         measure(given.bundle, given.problems, given.rules, given.threads)
 
