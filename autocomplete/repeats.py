@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _OPENERS = {")": "(", "]": "[", "}": "{"}
 _QUOTES = "\"'`"
 
@@ -18,6 +20,8 @@ def without_repeats(text: str, line_before: str, after: str) -> str:
     line = text.partition("\n")[0]
     if rest and (kept := _without_rest(line, line_before, rest)) != line:
         return kept
+    if rest and (closer := rest.lstrip()[0]) in _OPENERS:
+        text = text[: _closing(text, closer)]  # several lines within the brackets
     return _without_next_lines(text, line_before, below, n_own=1 if rest else 0)
 
 
@@ -28,11 +32,14 @@ def _without_rest(line: str, line_before: str, rest: str) -> str:
         at = _closing(line, first)
         return line[:at].rstrip() if at < len(line) and rest[0].isspace() else line[:at]
     if first in _QUOTES and line_before.count(first) % 2 == 1:
-        return line.partition(first)[0]
+        # One behind a backslash ends nothing.
+        found = re.match(rf"(?:[^{first}\\]|\\.)*", line)
+        return found[0] if found else line
     for behind in dict.fromkeys((rest, rest.lstrip())):
         for n in range(min(len(stripped), len(behind)), 0, -1):
             # Part of a word, or a quote, may begin like the rest without repeating it.
-            may_begin = behind[:n].isalnum() or first in _QUOTES
+            is_part = behind[:n].isalnum() and behind[n : n + 1].isalnum()
+            may_begin = is_part or first in _QUOTES
             if stripped.endswith(behind[:n]) and (n == len(behind) or not may_begin):
                 return stripped[: len(stripped) - n]
     return line

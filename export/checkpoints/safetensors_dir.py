@@ -148,12 +148,15 @@ class HuggingFaceTexts:
         """The tokens that begin and end texts."""
         tokenizer, files = Tokenizer.from_str(self._tokenizer_json), self._tokenizer_files
         generation = _read_fields(self._folder, "generation_config.json", is_optional=True)
-        stated = (_ids(fields, "eos_token_id") for fields in (generation, self._fields))
+        vocab_size = self._vocab_size
+        stated = (
+            [i for i in _ids(fields, "eos_token_id") if 0 <= i < vocab_size]
+            for fields in (generation, self._fields)
+        )
         end = files.roles().get("eos_token")
         named = None if end is None else tokenizer.token_to_id(end)
         # Fine-tuned models often name the end of a turn in one of the files only.
         eos_ids = [*next(filter(None, stated), ()), *([] if named is None else [named])]
-        vocab_size = self._vocab_size
         return SpecialTokens(
             tuple(dict.fromkeys(i for i in eos_ids if 0 <= i < vocab_size)),
             tuple(i for i in opening_ids(tokenizer, files) if i < vocab_size),

@@ -55,6 +55,21 @@ PLACES = [
     ("x</p>", "<p>", "</p>\n", "x"),
     (" -> int:", "def f()", ":\n    pass", " -> int"),
     ("name}", "f'{", "}'", "name"),
+    # several lines within brackets that are closed there already
+    ("{\n  a: 1\n})", "f(", ");\n", "{\n  a: 1\n}"),
+    ("() => {\n  g();\n});\nh();", "f(", ")\n", "() => {\n  g();\n}"),
+    ("1,\r\n  2)\r\n", "f(", ")\r\n", "1,\r\n  2"),
+    ("[\n  1\n])", "f(", " )\n", "[\n  1\n]"),
+    ("1,\n  f(2),\n  3", "f(", ")\n", "1,\n  f(2),\n  3"),
+    # quotes behind a backslash
+    ('\\"q\\"")', 'printf("', '");\n', '\\"q\\"'),
+    ("don\\'t')", "f('", "')\n", "don\\'t"),
+    ('a\\\\" + b', 'x = "', '"\n', "a\\\\"),
+    # a word that stands there as a whole
+    ("oo", "f", "oo(1)\n", ""),
+    ("x", "y = ", "x + 1\n", ""),
+    ("not x", "if ", "x:\n", "not "),
+    ("foo", "", "foobar\n", "foo"),
     # next lines
     ("5\n    return y", "f(", ")\n    return y\n", "5"),
     ("return y\n\ndef g():", "    ", "\n    return y\nz\n", ""),

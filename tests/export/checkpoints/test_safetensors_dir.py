@@ -252,6 +252,9 @@ def test_special_tokens(make_folder: Maker) -> None:
     )
     edit(folder / "generation_config.json", eos_token_id=[9999, -1, 4])
     assert open_checkpoint(str(folder)).special.eos_ids == (4, 1)
+    edit(folder / "config.json", eos_token_id=5)
+    edit(folder / "generation_config.json", eos_token_id=[9999, -1])  # none that could end a text
+    assert open_checkpoint(str(folder)).special.eos_ids == (5, 1)
     edit(folder / "generation_config.json", eos_token_id="</s>")
     with pytest.raises(CheckpointError, match="eos_token_id is '</s>', expected an integer"):
         assert open_checkpoint(str(folder)).special
