@@ -203,7 +203,9 @@ class Scheduler:
 
     def _lead_on(self, own: _Job) -> None:
         """Does what is next: a step, a pass, or leaving the lock to others."""
-        if self._waiting:
+        if self._is_alone(own):
+            self._go_on_alone(own)
+        elif self._waiting:
             self._pass_on(own, own)
         elif (better := self._better_leader(own)) is not None:
             self._pass_on(own, better)
@@ -218,6 +220,21 @@ class Scheduler:
             self._between()
         else:
             self._compute(own)
+
+    def _is_alone(self, own: _Job) -> bool:
+        """Says whether nobody else computes, wants to, or may be about to come back."""
+        runnable = self._runnable
+        is_only = len(runnable) == 1 and runnable[0] is own
+        return is_only and not (self._waiting or self._ready or self._due)
+
+    def _go_on_alone(self, own: _Job) -> None:
+        """Runs the step up to its next pass, and that: little code, for a pass empties caches."""
+        self._runnable.popleft()
+        own.go_on()
+        if not own.is_over:
+            own.compute()
+            self._runnable.append(own)  # behind whoever came meanwhile
+            self._between()
 
     def _run_next(self, own: _Job) -> None:
         """Runs the step whose turn it is up to its next pass, or its end."""
