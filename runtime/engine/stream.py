@@ -314,8 +314,6 @@ class Stream(Iterator[str]):
         """Returns the text the next token adds; empty when prefill was cancelled."""
         if not self._found:
             yield from self._find_tokens()
-            if self._prefilled is not None:
-                self._request.prompts.end(self._state.sequence)
         if not self._found:
             return ""
         token, origin = self._found.popleft()
@@ -354,6 +352,7 @@ class Stream(Iterator[str]):
             self._show(found)
         elif found is not None:
             self._prefilled = found
+            self._request.prompts.end(self._state.sequence)
             self._confirm(found)
 
     def _begin_prefill(self) -> Prefilling:

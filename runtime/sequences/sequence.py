@@ -163,7 +163,8 @@ class TokenSequence:
         check_kind(wanted.tree, self.model.capabilities)
         place = self._place_of(wanted)
         check_room(self.context, place.n_past, len(wanted.tree))
-        self._check_known(wanted.tree, wanted.n_known, place)
+        if wanted.n_known:
+            self._check_known(wanted.tree, wanted.n_known, place)
         self._pending = None
         self._pending_place = place
         self.state.reserve(len(self._tokens), place.n_past + len(wanted.tree))
@@ -411,8 +412,6 @@ class TokenSequence:
 
     def _check_known(self, tree: TokenTree, n_known: int, place: _Place) -> None:
         """Raises a SessionError unless the pending pass computed the first tokens of ``tree``."""
-        if n_known == 0:
-            return
         known, tree_start = self._pending, (tree.tokens[:n_known], tree.parents[:n_known])
         if known is None or (known.tokens[:n_known], known.parents[:n_known]) != tree_start:
             raise SessionError(
