@@ -197,24 +197,17 @@ def attention(
             f"qkv {list(qkv.shape)} and values {list(values.shape)} do not fit together: expected"
             f" [T, (H + 2 Hkv) * d] and a KV cache of Hkv heads, H a multiple of Hkv, d {d}"
         )
-    nodes = len(parents)
+    nodes, scoring = len(parents), scoring or library.Scoring()
     if nodes < rows:
         raise ValueError(f"parents are {nodes}, expected one for each of the {rows} rows, or more")
-    scoring = scoring or library.Scoring()
     if sees_all and scoring.window:
         raise ValueError(f"window is {scoring.window}, expected 0 with sees_all")
-    seen = min(past, scoring.window - 1) if scoring.window > 0 else past
-    if past > _MAX_PAST:
-        raise ValueError(f"past is {past}, expected 0 to {_MAX_PAST}")
-    if past < 0 or seen > capacity - nodes:
-        raise ValueError(f"past {past} + {nodes} rows do not fit a KV cache of {capacity} rows")
+    _check_room(past, nodes, capacity, scoring.window)
     expect("positions", positions, np.int64, (rows,))
     expect_range("positions", positions, 0, rope[0].shape[0])
     expect("parents", parents, np.int64, (nodes,))
     expect_range("parents", parents, -1, np.arange(nodes))
     out = output(out, (rows, n_heads * d))
-    if not (keys.flags.writeable and values.flags.writeable):
-        raise ValueError("the KV cache is read-only, expected arrays that may be overwritten")
     args = library.AttentionArgs(
         qkv.ctypes.data, positions.ctypes.data, parents.ctypes.data, rows, nodes - rows, past,
         rope[0].ctypes.data, pointer("sines", rope[1], np.float32, rope[0].shape),
@@ -239,6 +232,8 @@ def kv_block_nbytes(head_size: int) -> int:
 
 def _check_kv_cache(keys: KVBlocks, values: KVBlocks, d: int) -> tuple[int, int]:
     """Returns the heads and rows of a layer's KV cache with ``d`` channels per head."""
+    if not (keys.flags.writeable and values.flags.writeable):
+        raise ValueError("the KV cache is read-only, expected arrays that may be overwritten")
     if keys.dtype == np.uint8:
         expect("keys", keys, np.uint8, (-1, -1, kv_block_nbytes(d)))
         expect("values", values, np.uint8, keys.shape)
@@ -247,6 +242,15 @@ def _check_kv_cache(keys: KVBlocks, values: KVBlocks, d: int) -> tuple[int, int]
     n_kv_heads, capacity, _ = values.shape
     expect("keys", keys, np.float16, (n_kv_heads, capacity // PANEL, d, PANEL))
     return n_kv_heads, capacity
+
+
+def _check_room(past: int, nodes: int, capacity: int, window: int) -> None:
+    """Checks that a pass of so many nodes fits the KV cache, beside the rows that it sees."""
+    if past > _MAX_PAST:
+        raise ValueError(f"past is {past}, expected 0 to {_MAX_PAST}")
+    seen = min(past, window - 1) if window > 0 else past
+    if past < 0 or seen > capacity - nodes:
+        raise ValueError(f"past {past} + {nodes} rows do not fit a KV cache of {capacity} rows")
 
 
 def _plain_format(fmt: int) -> _Plain:
