@@ -22,6 +22,7 @@ from reach import NAME
 
 PASSED, FAILED, NOT_CHANGED, BROKEN = range(4)
 OUTCOMES = {PASSED: "survived", FAILED: "killed", NOT_CHANGED: "not changed", BROKEN: "broken"}
+NO_END = "no end"
 
 
 class Survivors:
@@ -44,8 +45,6 @@ class Survivors:
         items = {item.nodeid: item for item in session.items}
         self._items = {t: i for t, i in items.items() if self._seconds.get(t, 1e9) < self._slowest}
         jobs = list(self._jobs())
-        wanted = {test for file, _, place in jobs for test in self._tests_of(file, place)}
-        self._items = {test: items[test] for test in self._fit(wanted)}
         path = self._keep / f"survivors-{self._shard}.jsonl"
         with path.open("a", encoding="utf-8") as results:
             for n, (file, number, place) in enumerate(jobs):
@@ -90,9 +89,15 @@ class Survivors:
     def _judge(self, file: Path, number: int, place: Place) -> dict[str, Any]:
         """Returns what became of one place."""
         tests = self._tests_of(file, place)
-        outcome = "not reached"
-        if tests:
-            outcome = self._run(tests, lambda: apply(file, number, place))
+
+        def tried(tests: list[str]) -> str:
+            return self._run(tests, lambda: apply(file, number, place)) if tests else "not reached"
+
+        outcome = tried(tests)
+        # A test that fails in every fork says nothing of the change.
+        is_dead = outcome in (OUTCOMES[FAILED], OUTCOMES[BROKEN], NO_END)
+        if is_dead and len(fit := self._fit(set(tests))) < len(tests):
+            tests, outcome = fit, tried(fit)
         return {
             "file": str(file),
             "number": number,
@@ -151,7 +156,7 @@ def wait(process: int, most_s: float) -> str:
     with contextlib.suppress(OSError):
         os.killpg(process, signal.SIGKILL)
     os.waitpid(process, 0)
-    return "no end"
+    return NO_END
 
 
 def apply(file: Path, number: int, place: Place) -> bool:
