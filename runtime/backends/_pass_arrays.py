@@ -62,18 +62,25 @@ class PassShape(NamedTuple):
         if len(passes) > 1:
             layers = dict.fromkeys(layer for p in passes for layer in p.hidden_layers)
         # Closed gates pass on what the last layer that runs leaves.
-        hidden = tuple((i, n_layers if i == stop else i) for i in layers)
-        n_nodes = sum(len(p.tree.tokens) for p in passes)
+        hidden = tuple([(i, n_layers if i == stop else i) for i in layers]) if layers else ()
+        n_nodes = n_known = n_rows = n_mtp = n_places = 0
+        for wanted in passes:
+            n_nodes += len(wanted.tree.tokens)
+            n_known += wanted.n_known
+            n_rows += len(wanted.logit_rows)
+            n_mtp += len(wanted.logit_rows) if wanted.with_mtp else 0
+        for whole, _ in places:
+            n_places += len(whole)
         return cls(
-            n_nodes - sum(p.n_known for p in passes),
+            n_nodes - n_known,
             n_nodes,
-            sum(len(p.logit_rows) for p in passes),
+            n_rows,
             has_logits,
             hidden,
             first.entry is not None,
-            sum(len(p.logit_rows) for p in passes if p.with_mtp),
+            n_mtp,
             len(passes),
-            sum(len(whole) for whole, _ in places) or 1,
+            n_places or 1,
         )
 
 
@@ -149,7 +156,8 @@ class PassArrays:
         self._positions.write(*positions)
         self._parents.write(*parents)
         self._logit_rows.write(*rows)
-        self._mtp_rows.write(*mtp_rows)
+        if mtp_rows:
+            self._mtp_rows.write(*mtp_rows)
         if places:
             self._fill_sequences(passes, places)
 

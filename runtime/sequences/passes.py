@@ -137,14 +137,15 @@ def compute(passes: Sequence[Pass]) -> list[Rows]:
     started_s = time.perf_counter()
     found = passes[0].sequence.model.compute(passes)
     ms = 1000 * (time.perf_counter() - started_s)
-    n_rows = sum(wanted.n_rows for wanted in passes)
     computed = [(wanted.sequence, wanted.n_rows) for wanted in passes]
     passes[0].sequence.times.note(computed, ms)
     for wanted, rows in zip(passes, found, strict=True):
         rows.ms = ms
-        if len(passes) > 1:
-            rows.company = Company(len(passes) - 1, n_rows - wanted.n_rows)
         wanted.sequence.finish(wanted)
+    if len(passes) > 1:
+        n_rows = sum(n for _, n in computed)
+        for (_, n), rows in zip(computed, found, strict=True):
+            rows.company = Company(len(passes) - 1, n_rows - n)
     return found
 
 
