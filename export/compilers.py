@@ -70,6 +70,18 @@ def check_bidirectional(name: str, config: ModelConfig) -> None:
         )
 
 
+def check_encoder(name: str, config: ModelConfig) -> None:
+    """Raises an UnsupportedModelError where the compiler ``name`` makes no graphs of encoders.
+
+    One that does says so as ``HAS_ENCODERS``.
+    """
+    if config.encoder is not None and not getattr(find_compiler(name), "HAS_ENCODERS", False):
+        raise UnsupportedModelError(
+            f"{config.family} has an encoder, of which the compiler {name} makes no graph: export "
+            "with --target cpu or portable"
+        )
+
+
 def compiler_names() -> tuple[str, ...]:
     """Returns the names of all compilers, sorted."""
     return graph_kinds()

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from edgedec.export.bundle import hash_files, write_manifest
 from edgedec.export.phases.model_export import ModelExport
 from edgedec.models.bundle_files import FileEntry
+from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.installation import distribution_version
 from edgedec.models.manifest import SCHEMA_VERSION, BundleManifest, fingerprint_of
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry
+from edgedec.models.source_tokens import SourceText
 
 
 def seal(models: dict[str, ModelExport], report: Callable[[int, int], None]) -> BundleManifest:
@@ -57,11 +59,26 @@ def _manifest(models: dict[str, ModelExport], files: dict[str, FileEntry]) -> Bu
         template_variables=dict(published.special.variables),
         defaults={"method": "auto"},
         verification=verification,
+        source=_source(target),
     )
     if target.head is None:
         return manifest
     head = dataclasses.replace(target.head, model=fingerprint_of(manifest, manifest.target_name))
     return dataclasses.replace(manifest, head=head)
+
+
+def _source(target: ModelExport) -> SourceText | None:
+    """Returns how texts of an encoder-decoder model begin and end; None of others."""
+    assert target.entry is not None
+    if target.entry.config.encoder is None:
+        return None
+    special = target.published.special
+    if special.start_id is None:
+        raise UnsupportedModelError(
+            f"{target.published.name} states no decoder_start_token_id within its vocabulary, with "
+            "which its decoder begins: add it to config.json"
+        )
+    return SourceText(special.closing_ids, special.start_id)
 
 
 def _entry(model: ModelExport) -> ModelEntry:

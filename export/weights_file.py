@@ -19,7 +19,7 @@ from edgedec.kernels import PANEL, pack
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import weight_shapes
 from edgedec.models.layer_inputs import LAYER_TABLE
-from edgedec.models.rope import Rope, rope_of, rope_tables
+from edgedec.models.rope import UNROTATED, Rope, rope_of, rope_tables
 from edgedec.models.weights import WeightSource, float_rows
 
 WEIGHTS_FILE = "weights.bin"
@@ -102,7 +102,8 @@ def write_tensors(
 
 def rope_names(config: ModelConfig, rope: Rope) -> tuple[str, str]:
     """Returns the names of the tables of cosines and sines of the rotations ``rope``."""
-    stem = "rope" if rope.theta == config.rope_theta else f"rope.{rope.theta!r}"
+    stem = "encoder." if config.is_encoder else ""
+    stem += "rope" if rope.theta == config.rope_theta else f"rope.{rope.theta!r}"
     stem += "" if rope.is_scaled else ".unscaled"
     stem += f".{rope.head_size}" if rope.head_size else ""
     return f"{stem}.cos", f"{stem}.sin"
@@ -119,8 +120,8 @@ def _write_tensor(
     name = tensor.name
     rope = _rope_tables(source.config)
     if name in rope:
-        of_layer, part = rope[name]
-        table = rope_tables(source.config, tensor.dims[0], of_layer)[part]
+        of_model, of_layer, part = rope[name]
+        table = rope_tables(of_model, tensor.dims[0], of_layer)[part]
         yield _write_at(file, offset, tensor.stored(table))
         return
     shape = shapes[name]
@@ -144,13 +145,18 @@ def _write_in_order(file: FileIO, offset: int, arrays: Iterator[npt.NDArray[Any]
         offset += written
 
 
-def _rope_tables(config: ModelConfig) -> dict[str, tuple[Rope, int]]:
+def _rope_tables(config: ModelConfig) -> dict[str, tuple[ModelConfig, Rope, int]]:
     """Returns of every rotation table what decides it, and 0 for cosines or 1 for sines."""
     ropes = {rope_of(config.layer(i)) for i in range(config.n_layers)}
     if config.is_qk_norm_late:
         ropes.add(Rope(config.rope_theta, True))
-    return {
-        name: (rope, part) for rope in ropes for part, name in enumerate(rope_names(config, rope))
+    if config.encoder is not None:
+        ropes.add(UNROTATED)
+    of_encoder = {} if config.encoder is None else _rope_tables(config.encoder)
+    return of_encoder | {
+        name: (config, rope, part)
+        for rope in ropes
+        for part, name in enumerate(rope_names(config, rope))
     }
 
 

@@ -165,6 +165,9 @@ def attention(
     sinks: Floats | None = None,
     shares_kv: bool = False,
     sees_all: bool = False,
+    source: int = 0,
+    sees_source: bool = False,
+    distance_bias: Floats | None = None,
     out: Floats | None = None,
     isa: str | None = None,
     n_threads: int = 1,
@@ -177,13 +180,16 @@ def attention(
     ``scoring`` says: by default to all, by products over the square root of the head size. A score
     of ``sinks`` counts in the softmax of its head as that of a position with values of 0. The
     first P - T of the ``parents`` are those of nodes whose rows earlier passes left at past.. With
-    ``sees_all`` a row attends to all nodes, whatever their parents.
+    ``sees_all`` a row attends to all nodes, whatever their parents. Of the first ``source`` rows of
+    the KV cache nothing is seen, or with ``sees_source`` nothing else. Row i of ``distance_bias``
+    is added to scores of keys i positions behind, the last one to all that are farther.
 
     Shapes: qkv [T, (H + 2 Hkv) * d]; positions [T], parents [P] int64; rope: cosines and sines
         [n_positions, d / 2]; kv_cache of one layer: keys [Hkv, C / 16, d, 16] and values
         [Hkv, C, d] float16, or both [Hkv, C / 16, `kv_block_nbytes`] uint8, which holds int8;
         rows past.., modulo C, are overwritten: with a window C needs to be no more than the rows
-        that the first row sees before itself, and P; sinks [H] float32. Result [T, H * d] float32.
+        that the first row sees before itself, and P; sinks [H], distance_bias [n, H] float32.
+        Result [T, H * d] float32.
     """
     keys, values = kv_cache
     expect("cosines", rope[0], np.float32, (-1, -1))
@@ -203,6 +209,11 @@ def attention(
     if sees_all and scoring.window:
         raise ValueError(f"window is {scoring.window}, expected 0 with sees_all")
     _check_room(past, nodes, capacity, scoring.window)
+    _check_source(source, past, sees_source, shares_kv)
+    if distance_bias is not None:
+        expect("distance_bias", distance_bias, np.float32, (-1, n_heads))
+        if not len(distance_bias):
+            raise ValueError("distance_bias has no rows, expected one or more")
     expect("positions", positions, np.int64, (rows,))
     expect_range("positions", positions, 0, rope[0].shape[0])
     expect("parents", parents, np.int64, (nodes,))
@@ -216,6 +227,8 @@ def attention(
         keys.ctypes.data, values.ctypes.data, out.ctypes.data, 1,
         None if sinks is None else pointer("sinks", sinks, np.float32, (n_heads,)), shares_kv,
         sees_all,
+        source, sees_source, None if distance_bias is None else distance_bias.ctypes.data,
+        0 if distance_bias is None else len(distance_bias),
     )  # fmt: skip
     run("attention", args, isa, n_threads)
     return out
@@ -242,6 +255,13 @@ def _check_kv_cache(keys: KVBlocks, values: KVBlocks, d: int) -> tuple[int, int]
     n_kv_heads, capacity, _ = values.shape
     expect("keys", keys, np.float16, (n_kv_heads, capacity // PANEL, d, PANEL))
     return n_kv_heads, capacity
+
+
+def _check_source(source: int, past: int, sees_source: bool, shares_kv: bool) -> None:
+    if not 0 <= source <= past or (sees_source and not shares_kv):
+        raise ValueError(
+            f"source is {source}, expected 0 to past {past}; sees_source needs shares_kv"
+        )
 
 
 def _check_room(past: int, nodes: int, capacity: int, window: int) -> None:

@@ -77,6 +77,10 @@ class AttentionArgs(ctypes.Structure):
         ("sinks", c_void_p),
         ("shares_kv", c_bool),
         ("sees_all", c_bool),
+        ("source", c_int64),
+        ("sees_source", c_bool),
+        ("distance_bias", c_void_p),
+        ("n_distances", c_int64),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from edgedec.models.config import ModelConfig
+from edgedec.models.distance_bias import DISTANCE_BIAS
 from edgedec.models.errors import UnsupportedModelError
 
 T = TypeVar("T")
@@ -44,7 +45,8 @@ class Ops(Protocol[T]):
     def attention(self, q: T, k: T, v: T, layer: int) -> T:
         """Rotates q and k, appends k and v to the KV cache, returns the attended heads.
 
-        Scale and cap of the products, rotation and window are those of the layer's configuration.
+        Scale and cap of the products, rotation, window and biases by distance are those of the
+        layer's configuration. In an encoder each row sees all others, and nothing is appended.
         """
 
     def sink_attention(self, q: T, k: T, v: T, layer: int, sinks: str) -> T:
@@ -102,6 +104,14 @@ class Ops(Protocol[T]):
         Of normally distributed numbers the share ``sparsity`` is below the limit.
         """
         raise UnsupportedModelError(f"{_HERE} has no sparse gates: {_ONLY_HERE}")
+
+    def source_attention(self, q: T, layer: int) -> T:
+        """Returns the attended heads, over the keys and values that ``layer`` has of the source."""
+        raise UnsupportedModelError(f"{_HERE} has no attention to a source: {_ONLY_HERE}")
+
+    def relu(self, x: T) -> T:
+        """Returns each number, 0 where it is negative."""
+        raise UnsupportedModelError(f"{_HERE} has no MLPs without gates: {_ONLY_HERE}")
 
     def recurrence(self, parts: Sequence[T], layer: int) -> T:
         """Returns what the model's recurrence makes of ``parts``, and of what its state holds.
@@ -177,6 +187,14 @@ def add_attention(ops: Ops[T], config: ModelConfig, layer: int, x: T, h: T) -> T
         heads = ops.sigmoid_gate(heads, _projected(ops, config, h, f"{prefix}.g_proj"))
     bias = f"{prefix}.o_proj.bias" if config.has_o_bias else None
     return _added(ops, config, x, ops.linear(heads, f"{prefix}.o_proj.weight", bias), prefix)
+
+
+def source_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
+    """Returns ``x`` plus the sub-layer of attention to the source."""
+    prefix = f"layers.{layer}.source_attn"
+    h = ops.rms_norm(x, f"layers.{layer}.source_layernorm.weight")
+    heads = ops.source_attention(ops.linear(h, f"{prefix}.q_proj.weight"), layer)
+    return _added(ops, config, x, ops.linear(heads, f"{prefix}.o_proj.weight"), prefix)
 
 
 def _projected(ops: Ops[T], config: ModelConfig, h: T, stem: str) -> T:
@@ -292,6 +310,8 @@ def _inner(ops: Ops[T], config: ModelConfig, layer: int, h: T) -> T:
     prefix = f"layers.{layer}.mlp"
     if config.has_squared_relu:
         return ops.squared_relu(ops.linear(h, f"{prefix}.up_proj.weight"))
+    if not config.is_gated:
+        return ops.relu(ops.linear(h, f"{prefix}.up_proj.weight"))
     gate = ops.linear(h, f"{prefix}.gate_proj.weight")
     up = ops.linear(h, f"{prefix}.up_proj.weight")
     if sparsity := config.layer(layer).gate_sparsity:
@@ -328,9 +348,24 @@ def decoder(ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] | None
     x = embedded(ops, config)
     for layer in range(config.n_layers):
         x = mixer_half(ops, config, layer, x) if runs[2 * layer] else x
+        x = source_half(ops, config, layer, x) if config.encoder else x
         x = mlp_half(ops, config, layer, x) if runs[2 * layer + 1] else x
         ops.hidden(x, layer + 1)
     return decoder_head(ops, config, x)
+
+
+def encoder(ops: Ops[T], config: ModelConfig) -> T:
+    """Returns what an encoder makes of the source: its recipe, ``config`` being the encoder's."""
+    x = embedded(ops, config)
+    for layer in range(config.n_layers):
+        x = mlp_half(ops, config, layer, attention_half(ops, config, layer, x))
+    return ops.rms_norm(x, "norm.weight")
+
+
+def source_kv(ops: Ops[T], x: T, layer: int) -> tuple[T, T]:
+    """Returns the keys and values that a layer of the decoder has of an encoder's result ``x``."""
+    k, v = (ops.linear(x, f"layers.{layer}.source_attn.{part}_proj.weight") for part in "kv")
+    return k, v
 
 
 def embedded(ops: Ops[T], config: ModelConfig) -> T:
@@ -365,9 +400,13 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, hidden)}
     for i in range(config.n_layers):
         shapes |= _mixer_shapes(config, i)
+        if config.encoder is not None:
+            shapes |= _source_shapes(config, config.encoder, i)
         if config.layer(i).has_mlp:
             shapes |= _mlp_shapes(config, i)
     shapes["norm.weight"] = (hidden,)
+    if config.n_distance_buckets:
+        shapes[DISTANCE_BIAS] = (config.n_distance_buckets * config.n_heads,)
     if not config.is_head_tied:
         shapes["lm_head.weight"] = (config.n_logits, hidden)
     return shapes
@@ -401,7 +440,7 @@ def _mlp_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
     if config.n_experts:
         shapes |= _routing_shapes(config, mlp)
         mlp = f"{mlp}.experts"
-    if not config.has_squared_relu:
+    if config.is_gated:
         shapes[f"{mlp}.gate_proj.weight"] = (n_mlps * inner, hidden)
     shapes[f"{mlp}.up_proj.weight"] = (n_mlps * inner, hidden)
     shapes[f"{mlp}.down_proj.weight"] = (n_mlps * hidden, inner)
@@ -452,6 +491,24 @@ def _attention_shapes(config: ModelConfig, prefix: str, layer: int) -> dict[str,
         shapes[f"{prefix}.o_proj.bias"] = (hidden,)
     if config.has_sinks:
         shapes[f"{prefix}.sinks"] = (config.n_heads,)
+    return shapes
+
+
+def _source_shapes(
+    config: ModelConfig, encoder: ModelConfig, layer: int
+) -> dict[str, tuple[int, ...]]:
+    """Returns the weights of `source_half`, and of `source_kv`."""
+    prefix, head = f"layers.{layer}.source_attn", config.head_size_of(layer)
+    q, kv = config.n_heads * head, config.n_kv_heads * head
+    shapes: dict[str, tuple[int, ...]] = {
+        f"layers.{layer}.source_layernorm.weight": (config.hidden_size,),
+        f"{prefix}.q_proj.weight": (q, config.hidden_size),
+        f"{prefix}.k_proj.weight": (kv, encoder.hidden_size),
+        f"{prefix}.v_proj.weight": (kv, encoder.hidden_size),
+        f"{prefix}.o_proj.weight": (config.hidden_size, q),
+    }
+    if config.has_post_norms:
+        shapes[f"{prefix}.post_norm.weight"] = (config.hidden_size,)
     return shapes
 
 

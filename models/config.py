@@ -14,7 +14,7 @@ from edgedec.models.recurrence import Recurrence
 MAX_LAYERS = 10_000
 """More than any model has: lists are made that are as long."""
 
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "relu"]
 Mixer = Literal["attention", "recurrence", "both", "none"]
 RopeScalingKind = Literal["none", "linear", "llama3", "factors", "longrope"]
 
@@ -122,7 +122,7 @@ class ModelConfig:
         has one.
     query_growth, query_growth_start: queries at position p are multiplied by 1 + growth *
         ln(1 + floor(p / start)); 0 for none. Source: transformers ``modeling_ministral3.py``.
-    activation: of the gate of an MLP.
+    activation: of the gate of an MLP; relu is that of an MLP without a gate.
     shared_expert_size: width of an MLP beside the experts that all tokens go through; 0 for none.
         has_shared_gate: its result is multiplied by the sigmoid of a product of its own.
     n_experts, n_experts_used: MLPs of a layer, of which a router chooses some for each token; 0 for
@@ -141,6 +141,11 @@ class ModelConfig:
         mask_token: what stands where a token is to be found. predicts_next: the logits of a row are
         of the token behind it, as those of other models are, not of its own.
     n_streams: residual streams of AltUp, see `families.gemma3n`. laurel_rank: of its products.
+    n_distance_buckets, max_distance: scores of attention have biases by distance, see
+        `distance_bias`; 0 for none.
+    encoder: of an encoder-decoder model the stack that reads the source. What is said here is of
+        the decoder then, whose layers attend to the source as well.
+    is_encoder: each row of attention sees all others, and there is no head.
     """
 
     family: str
@@ -193,6 +198,10 @@ class ModelConfig:
     is_bidirectional: bool = False
     mask_token: int = 0
     predicts_next: bool = False
+    n_distance_buckets: int = 0
+    max_distance: int = 0
+    encoder: ModelConfig | None = None
+    is_encoder: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -230,6 +239,7 @@ class ModelConfig:
         if not self.kv_layers:
             raise ConfigError("no layer has attention, expected it in one or more")
         self._check_kv_layers()
+        self._check_encoder()
 
     def _check_heads(self) -> None:
         """Checks the heads of attention and their rotation."""
@@ -290,6 +300,24 @@ class ModelConfig:
                 f"{self.vocab_size} with a layer_input_size, 0 else"
             )
 
+    def _check_encoder(self) -> None:
+        """Checks what encoder-decoder models alone have."""
+        n_buckets = self.n_distance_buckets
+        if n_buckets and (n_buckets % 4 or not n_buckets < 2 * self.max_distance < 1 << 17):
+            raise ConfigError(
+                f"n_distance_buckets is {n_buckets} and max_distance {self.max_distance}, expected "
+                "a multiple of 4 that is less than twice the distance, and that below 65536"
+            )
+        if self.encoder is None:
+            return
+        if not self.encoder.is_encoder or self.encoder.encoder is not None or self.is_encoder:
+            raise ConfigError("the encoder is no encoder, or has one itself")
+        if self.windowed_layers or self.recurrent_layers or self.has_sinks:
+            raise ConfigError(
+                "a decoder that attends to a source has windows, recurrences or sinks, expected "
+                "none of these"
+            )
+
     def _check_kv_layers(self) -> None:
         """Checks that layers without keys and values read those of an earlier one like them."""
         for i, layer in enumerate(self.layers):
@@ -320,6 +348,16 @@ class ModelConfig:
     def n_logits(self) -> int:
         """Width of a logits row."""
         return self.trimmed_head_size or self.vocab_size
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether an MLP has a gate, or the activation between its two matrices."""
+        return not (self.has_squared_relu or self.activation == "relu")
+
+    @property
+    def n_token_ids(self) -> int:
+        """Ids that tokens of a text may have, see `source_tokens`."""
+        return self.vocab_size if self.encoder is None else 3 * self.vocab_size
 
     @property
     def n_kv_numbers(self) -> int:
@@ -369,7 +407,7 @@ class ModelConfig:
     def can_skip_layers(self) -> bool:
         """Whether a pass may leave sub-layers out: each adds to one stream and keeps its own."""
         has_shared_kv = any(layer.kv_layer is not None for layer in self.layers)
-        adds_alone = not (self.layer_input_size or self.has_layer_scales)
+        adds_alone = not (self.layer_input_size or self.has_layer_scales or self.encoder)
         is_whole = self.recurrent_layers or has_shared_kv or self.is_bidirectional
         return adds_alone and not is_whole
 
@@ -396,6 +434,8 @@ class ModelConfig:
                 values["layers"] = tuple(
                     LayerConfig(**layer) if isinstance(layer, dict) else layer for layer in layers
                 )
+            if isinstance(encoder := values.get("encoder"), dict):
+                values["encoder"] = cls.from_dict(encoder)
             return cls(**values)
         except TypeError as error:
             raise ConfigError(f"model config is incomplete: {error}") from None

@@ -19,7 +19,9 @@ Inputs:
         nodes and positions of sequences follow one another; parents count from a sequence's first
         node. See `Capabilities.n_sequences`.
     attention_bias [1, 1, T, P + T] float32: 0 where a row may look, a large negative number
-        elsewhere. attention_mask [1, P + T] int64: ones.
+        elsewhere. source_bias, alike, of the source of an encoder-decoder's text, which
+        attention_bias hides. sources [S] int64, in place of both: tokens of each sequence's source.
+        attention_mask [1, P + T] int64: ones.
     layer_gates [2 * n_layers] int64: entry 2i for the attention of layer i, 2i + 1 for its MLP;
         1 runs, 0 leaves out.
     k_cache, v_cache, k_ring, v_ring: KV panels, written in place. past_key_values.I.key,
@@ -48,6 +50,10 @@ Outputs:
     [R, ...]; mtp.ids [F, D, 8] int64, mtp.log_probs [F, D, 8] float32, likeliest first: what light
     heads say of the second token behind each of these rows, and of those after it.
 
+The encoder of such a model is a graph of its own: of input_ids [1, T] int64, the source, it gives
+present.I.key and present.I.value [1, n_kv_heads, T, head_size] float32 of each layer I of the
+decoder, the KV rows of the source's tokens.
+
 Graphs of float16 alone take and give float16 for float32, and int32 for int64.
 """
 
@@ -67,7 +73,8 @@ LOGIT_ROWS = "logit_rows"
 PARENTS = "parents"
 PAST_LENGTH = "past_length"
 SEQUENCES, RING_SEQUENCES = "sequences", "ring_sequences"
-ATTENTION_BIAS = "attention_bias"
+ATTENTION_BIAS, SOURCE_BIAS = "attention_bias", "source_bias"
+SOURCES = "sources"
 ATTENTION_MASK = "attention_mask"
 LAYER_GATES = "layer_gates"
 ENTRY = "entry"
@@ -119,6 +126,9 @@ WEIGHTS_BESIDE = "weights.bin"
 BUNDLED_KERNELS = "kernels/libedgedec_kernels.so"
 """File of a bundle that holds edgedec's kernels, for an installation that has none."""
 
+KVPart = Literal["key", "value"]
+KV_PARTS: tuple[KVPart, ...] = get_args(KVPart)
+
 _PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 
 
@@ -132,7 +142,7 @@ def stats_port(name: str) -> str:
     return f"stats.{name}"
 
 
-def past_port(layer: int, part: Literal["key", "value"]) -> str:
+def past_port(layer: int, part: KVPart) -> str:
     """Returns the input of earlier tokens' keys or values of ``layer``."""
     return f"past_key_values.{layer}.{part}"
 
@@ -248,7 +258,8 @@ class Capabilities:
     features: numbers that a row of a draft head reads beside its token; 0 for models. row_gap: how
     much a logit of a row has been seen to differ with the other rows of the pass; 0 where it
     cannot, or is meant to. mtp: tokens beyond the next one that light heads in the graph name
-    (multi-token prediction), each behind the likeliest ones before it; 0 without them.
+    (multi-token prediction), each behind the likeliest ones before it; 0 without them. sources:
+    texts begin with a source, which an encoder reads; see `source_tokens`.
     """
 
     trees: bool = False
@@ -261,6 +272,7 @@ class Capabilities:
     features: int = 0
     row_gap: float = 0.0
     mtp: int = 0
+    sources: bool = False
 
     def __post_init__(self) -> None:
         if self.trees and self.blocks:

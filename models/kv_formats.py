@@ -56,6 +56,9 @@ class KVPanels(Protocol):
         Shapes: [..., T, head_size].
         """
 
+    def rows_of(self, keys: Float32, values: Float32) -> dict[str, Array]:
+        """Returns rows that stand for these numbers [..., T, head_size], named as in `views`."""
+
 
 class _Float16Panels:
     """Keys [P, head_size, 16], token t in panel t // 16, lane t % 16; values [16 P, head_size]."""
@@ -76,6 +79,9 @@ class _Float16Panels:
 
     def numbers(self, rows: Mapping[str, Array], part: Part) -> Float32:
         return rows[part].astype(np.float32)
+
+    def rows_of(self, keys: Float32, values: Float32) -> dict[str, Array]:
+        return {"keys": keys.astype(np.float16), "values": values.astype(np.float16)}
 
 
 class _Int8Panels:
@@ -112,6 +118,24 @@ class _Int8Panels:
         scales = rows["key_scales" if part == "keys" else "value_scales"].astype(np.float32)
         found: Float32 = rows[part].astype(np.float32) * scales[..., None]
         return found @ _mixing(found.shape[-1]) if part == "keys" else found  # its own inverse
+
+    def rows_of(self, keys: Float32, values: Float32) -> dict[str, Array]:
+        key_codes, key_scales = _codes(keys @ _mixing(keys.shape[-1]))
+        value_codes, value_scales = _codes(values)
+        return {
+            "keys": key_codes,
+            "values": value_codes,
+            "key_scales": key_scales,
+            "value_scales": value_scales,
+        }
+
+
+def _codes(x: Float32) -> tuple[Array, Array]:
+    """Returns the codes of rows and their scales."""
+    scales = np.minimum(np.abs(x).max(axis=-1) / 127, np.float32(65504)).astype(np.float16)
+    inverse = 1 / np.where(scales > 0, scales, np.float16(1)).astype(np.float32)
+    codes = np.clip(np.rint(x * inverse[..., None]), -127, 127)
+    return np.where(scales[..., None] > 0, codes, 0).astype(np.int8), scales
 
 
 def _mixing(head_size: int) -> Float32:

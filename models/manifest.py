@@ -23,6 +23,7 @@ from edgedec.models.fields import Fields, shown
 from edgedec.models.graph import ONNX_SUFFIX
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry, read_model_entry
 from edgedec.models.onnx_locations import locations
+from edgedec.models.source_tokens import SourceText
 
 if TYPE_CHECKING:
     from edgedec.models.draft_heads import HeadEntry
@@ -48,7 +49,8 @@ class BundleManifest:
 
     models: by a name of the exporter's choice, which is also the folder of their files. files: by
     relative POSIX path. auxiliary: what was trained beside the models, by name; may be absent.
-    head: a draft head of the target model, if one was trained. opening_token_ids: what plain text
+    head: a draft head of the target model, if one was trained. source: of an encoder-decoder model
+    what its texts begin and end with. opening_token_ids: what plain text
     begins with. template_variables: what the chat template may name.
     """
 
@@ -67,6 +69,7 @@ class BundleManifest:
     verification: dict[str, Any]
     auxiliary: dict[str, MapsEntry] = field(default_factory=dict)
     head: HeadEntry | None = None
+    source: SourceText | None = None
 
     @property
     def target(self) -> ModelEntry:
@@ -89,6 +92,8 @@ class BundleManifest:
         fields = dataclasses.asdict(self)
         for name, entry in self.models.items():
             fields["models"][name]["config"] = entry.config.canonical()
+        if self.source is None:
+            del fields["source"]
         if self.head is None:
             del fields["head"]
         else:
@@ -117,9 +122,10 @@ class BundleManifest:
                 f"manifest: schema_version is {version}, this edgedec reads {SCHEMA_VERSION}: "
                 f"{advice}"
             )
-        trained = {key for key in ("auxiliary", "head") if reader.get(key) is not None}
-        known = {f.name for f in dataclasses.fields(cls)} - {"auxiliary", "head"}
-        reader.exactly(known | trained)
+        optional = {"auxiliary", "head", "source"}
+        stated = {key for key in optional if reader.get(key) is not None}
+        known = {f.name for f in dataclasses.fields(cls)} - optional
+        reader.exactly(known | stated)
         models = {name: read_model_entry(name, entry) for name, entry in reader.tables("models")}
         _check_kinds(reader, models)
         # Ids of the bundle's own tokenizer.
@@ -138,8 +144,9 @@ class BundleManifest:
             template_variables=_read_variables(reader.table("template_variables")),
             defaults=dict(reader.table("defaults").values),
             verification=dict(reader.table("verification").values),
-            auxiliary=_read_auxiliary(reader) if "auxiliary" in trained else {},
-            head=_read_head(reader) if "head" in trained else None,
+            auxiliary=_read_auxiliary(reader) if "auxiliary" in stated else {},
+            head=_read_head(reader) if "head" in stated else None,
+            source=_read_source(reader, last_id) if "source" in stated else None,
         )
         _check_references(manifest)
         return manifest
@@ -232,6 +239,12 @@ def _check_kinds(reader: Fields, models: Mapping[str, ModelEntry]) -> None:
 
 
 def _check_references(manifest: BundleManifest) -> None:
+    if (manifest.source is None) != (manifest.target.encoder is None):
+        raise BundleError(
+            f"manifest: there is {'no' if manifest.source is None else 'a'} source and "
+            f"{'no' if manifest.target.encoder is None else 'an'} encoder of the target model, "
+            f"expected both or neither: {_EXPORT_AGAIN}"
+        )
     named = {f"models.{name}": model.files for name, model in manifest.models.items()}
     named |= {f"auxiliary.{name}": entry.files for name, entry in manifest.auxiliary.items()}
     named |= {} if manifest.head is None else {"head": manifest.head.files}
@@ -257,6 +270,9 @@ def check_locations(folder: Path, manifest: BundleManifest) -> None:
         if model.graph.endswith(ONNX_SUFFIX):
             found = locations(folder / model.graph)
             _check_listed(f"models.{name}", model.graph, model.weights, found)
+        if model.encoder is not None:
+            found = locations(folder / model.encoder)
+            _check_listed(f"models.{name}", model.encoder, model.weights, found)
     for name, entry in manifest.auxiliary.items():
         found = locations(folder / entry.graph)
         _check_listed(f"auxiliary.{name}", entry.graph, (entry.weights,), found)
@@ -308,6 +324,15 @@ def _read_head(reader: Fields) -> HeadEntry:
     from edgedec.models.draft_heads import read_head
 
     return read_head("head", reader.table("head"))
+
+
+def _read_source(reader: Fields, last_id: int) -> SourceText:
+    source = reader.table("source")
+    source.exactly({f.name for f in dataclasses.fields(SourceText)})
+    return SourceText(
+        source.integers("closing_token_ids", 0, last_id),
+        source.integer("start_token_id", least=0, most=last_id),
+    )
 
 
 def _read_auxiliary(reader: Fields) -> dict[str, MapsEntry]:

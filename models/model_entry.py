@@ -31,8 +31,9 @@ class ModelEntry:
     kind: what it is for, one of `MODEL_KINDS`. contract: what its graph takes, gives and can do.
     context: most positions the graph serves. tensor_formats: storage format of every matrix, by
     weight name. head_ids: file of the token ids that the rows of a trimmed head stand for.
-    final_norm: file of the weights of the norm in front of the LM head; may be absent. name,
-    licence: as published, where they are not the bundle's own.
+    final_norm: file of the weights of the norm in front of the LM head; may be absent. encoder: the
+    graph that reads sources, which has the same weights; may be absent. name, licence: as
+    published, where they are not the bundle's own.
     """
 
     kind: str
@@ -44,13 +45,15 @@ class ModelEntry:
     tensor_formats: dict[str, str]
     head_ids: str | None = None
     final_norm: str | None = None
+    encoder: str | None = None
     name: str | None = None
     licence: str | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
         """The model's files, as keys of `BundleManifest.files`."""
-        more = (path for path in (self.head_ids, self.final_norm) if path is not None)
+        optional = self.head_ids, self.final_norm, self.encoder
+        more = (path for path in optional if path is not None)
         return (self.graph, *self.weights, *more)
 
     def format_of(self, matrix: str) -> QuantFormat:
@@ -76,7 +79,7 @@ def read_model_entry(name: str, fields: Fields) -> ModelEntry:
     if not _NAME.fullmatch(name):
         fields.refuse_with(None, f"is called {shown(name)}, expected lower-case letters and digits")
     known = {f.name for f in dataclasses.fields(ModelEntry)}
-    fields.exactly(known if "final_norm" in fields.values else known - {"final_norm"})
+    fields.exactly(known - ({"final_norm", "encoder"} - fields.values.keys()))
     if (kind := fields.text("kind")) not in MODEL_KINDS:
         fields.fail("kind", kind, f"one of {', '.join(MODEL_KINDS)}")
     config = _read_config(fields.table("config"))
@@ -103,9 +106,17 @@ def read_model_entry(name: str, fields: Fields) -> ModelEntry:
         tensor_formats=dict(formats.values),
         head_ids=fields.optional("head_ids", fields.text),
         final_norm=fields.optional("final_norm", fields.text),
+        encoder=_read_encoder(fields, config),
         name=fields.optional("name", fields.text),
         licence=fields.optional("licence", fields.text),
     )
+
+
+def _read_encoder(fields: Fields, config: ModelConfig) -> str | None:
+    encoder = fields.optional("encoder", fields.text)
+    if (encoder is None) != (config.encoder is None):
+        fields.fail("encoder", encoder, "a graph exactly where the config beside it has an encoder")
+    return encoder
 
 
 def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
@@ -139,6 +150,7 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
             can=Capabilities(
                 **{key: can.flag(key) for key in flags},
                 blocks=can.flag("blocks", False),
+                sources=can.flag("sources", False),
                 hidden=can.integers("hidden", 0, n_layers),
                 features=can.integer("features", 0, least=0, most=_MAX_COUNT),
                 row_gap=can.number("row_gap", 0.0),
@@ -162,6 +174,8 @@ def _read_config(fields: Fields) -> ModelConfig:
     recurrence.only({f.name for f in dataclasses.fields(Recurrence)})
     _check_types(recurrence, Recurrence)
     _check_types(fields, ModelConfig)
+    if "encoder" in fields.values:
+        _read_config(fields.table("encoder"))
     try:
         return ModelConfig.from_dict(dict(fields.values))
     except ConfigError as error:

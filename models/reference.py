@@ -1,4 +1,4 @@
-"""The decoder in NumPy: slow, obvious, and the truth for every other implementation.
+"""The model in NumPy: slow, obvious, and the truth for every other implementation.
 
 Matrices are streamed from the weight source in row chunks, so memory stays small whatever the
 model's size. Nothing is approximated: the KV cache keeps the computing type.
@@ -14,8 +14,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.blocks import GATE_SLOPE, LEAST_SQUARE, Ops, mixer_prefix
-from edgedec.models.families import find_family, weight_shapes
+from edgedec.models.blocks import GATE_SLOPE, LEAST_SQUARE, Ops, mixer_prefix, source_kv
+from edgedec.models.distance_bias import DISTANCE_BIAS, distance_buckets
+from edgedec.models.encoder_weights import EncoderWeights
+from edgedec.models.families import find_family, read_source, weight_shapes
 from edgedec.models.recurrence import conv_taps, convolved, state_outputs
 from edgedec.models.rope import Rope, query_growth, rope_of, rope_tables
 from edgedec.models.weights import WeightSource, float_rows
@@ -64,6 +66,21 @@ class ReferenceModel:
         for i in config.recurrent_layers:
             self._kept[i, "row"] = row
         self._n_committed = 0
+        self.n_source = 0
+
+    def read_source(self, tokens: Sequence[int]) -> None:
+        """Has the encoder read a source of these ids; its rows are the first committed ones."""
+        assert not self._n_committed
+        encoder, chain = EncoderWeights(self._source), range(-1, len(tokens) - 1)
+        inner = ReferenceModel(encoder, self._dtype)
+        of_encoder = ReferenceOps(inner, encoder, np.asarray(tokens), chain, [], self._dtype)
+        read = read_source(of_encoder, encoder.config)
+        ops = ReferenceOps(self, self._source, np.asarray(tokens), chain, [], self._dtype)
+        config = self._source.config
+        for layer in range(config.n_layers):
+            sizes = -1, config.n_kv_heads, config.head_size_of(layer)
+            self.append(layer, "kv", *(rows.reshape(sizes) for rows in source_kv(ops, read, layer)))
+        self.n_source = self._n_committed = len(tokens)
 
     @property
     def n_tokens(self) -> int:
@@ -106,7 +123,7 @@ class ReferenceModel:
 
     def truncate(self, n_tokens: int) -> None:
         """Drops everything after the first ``n_tokens`` tokens."""
-        assert n_tokens <= self._n_committed
+        assert self.n_source <= n_tokens <= self._n_committed
         self._keep(slice(n_tokens))
         self._n_committed = n_tokens
 
@@ -150,10 +167,12 @@ class ReferenceOps(Ops[Array]):
         self._dtype = dtype
         self._parents = parents
         self._mask, depths = tree_mask(parents, model.n_tokens)
-        if self._config.is_bidirectional:
-            self._mask = np.ones_like(self._mask)
+        self._mask[:, : model.n_source] = False
+        if self._config.is_encoder or self._config.is_bidirectional:
+            self._mask[:] = True
         self._positions = model.n_tokens + depths
         self._ropes: dict[Rope, tuple[Array, Array]] = {}
+        self._distance_bias: Array | None = None
         self.hidden_states: dict[int, Array] = {}
 
     def embed(self, weight: str) -> Array:
@@ -223,12 +242,63 @@ class ReferenceOps(Ops[Array]):
         c, (keys, values) = self._config, kv
         by_head = q.reshape(-1, c.n_heads, c.head_size_of(layer))
         queries = self._rotate(by_head, rope_of(c.layer(layer)))
-        group, window = c.n_heads // c.n_kv_heads, c.layer(layer).window
+        group, mask = c.n_heads // c.n_kv_heads, self._within(c.layer(layer).window)
+        biases = self._biases()
         heads = [
-            self._attend(queries[:, h], keys[:, h // group], values[:, h // group], window, sink)
+            self._attend(
+                queries[:, h], keys[:, h // group], values[:, h // group], mask, sink, biases[h]
+            )
             for h, sink in enumerate(sinks)
         ]
         return np.concatenate(heads, axis=-1)
+
+    def source_attention(self, q: Array, layer: int) -> Array:
+        """Returns the attended heads, over what the layer has of the source."""
+        c, n = self._config, self._model.n_source
+        keys, values = (rows[:n] for rows in self._model.kept(layer))
+        queries = q.reshape(-1, c.n_heads, c.head_size_of(layer))
+        mask, sink = np.ones((len(queries), n), np.bool_), self._dtype(-np.inf)
+        group, nothing = c.n_heads // c.n_kv_heads, self._dtype(0)
+        heads = [
+            self._attend(
+                queries[:, h], keys[:, h // group], values[:, h // group], mask, sink, nothing
+            )
+            for h in range(c.n_heads)
+        ]
+        return np.concatenate(heads, axis=-1)
+
+    def _within(self, window: int) -> npt.NDArray[np.bool_]:
+        """Returns what each row sees of what a window leaves."""
+        if not window:
+            return self._mask
+        if self._config.is_encoder:
+            return np.abs(self._offsets()) < window
+        # A row's own tokens lie in order, so those in the window are the last it sees.
+        seen: npt.NDArray[np.bool_] = self._mask & (self._places() <= window)
+        return seen
+
+    def _places(self) -> npt.NDArray[np.int64]:
+        """Returns of what each row sees the place of each, counted from the end."""
+        places: npt.NDArray[np.int64] = np.cumsum(self._mask[:, ::-1], axis=1)[:, ::-1]
+        return places
+
+    def _offsets(self) -> npt.NDArray[np.int64]:
+        """Returns how far behind each row of an encoder each other one comes."""
+        places = np.arange(len(self._mask))
+        return places - places[:, None]
+
+    def _biases(self) -> Array | list[Array]:
+        """Returns what is added to the scores of each head. Shapes: [n_heads, T, P + T] or [1]."""
+        c, farthest = self._config, self._config.max_distance
+        if not c.n_distance_buckets:
+            return [np.zeros(1, self._dtype)] * c.n_heads
+        if self._distance_bias is None:
+            behind = self._offsets() + farthest if c.is_encoder else self._places() - 1
+            table = self._source.vector(DISTANCE_BIAS).astype(self._dtype).reshape(-1, c.n_heads)
+            by_distance = table[distance_buckets(c)]
+            found = by_distance[np.clip(behind, 0, len(by_distance) - 1)]
+            self._distance_bias = np.moveaxis(found, -1, 0)
+        return self._distance_bias
 
     def recurrence(self, parts: Sequence[Array], layer: int) -> Array:
         """Returns what the recurrence makes of ``parts`` after appending the tokens' rows."""
@@ -278,6 +348,10 @@ class ReferenceOps(Ops[Array]):
         """Returns the square of what is above 0."""
         squares: Array = np.square(np.maximum(x, 0))
         return squares
+
+    def relu(self, x: Array) -> Array:
+        """Returns each number, 0 where it is negative."""
+        return np.maximum(x, 0)
 
     def largest(self, x: Array, sparsity: float) -> Array:
         """Returns what each number exceeds mean and standard deviations of its row by."""
@@ -414,16 +488,20 @@ class ReferenceOps(Ops[Array]):
             self._ropes[rope] = cos, sin
         return self._ropes[rope]
 
-    def _attend(self, q: Array, k: Array, v: Array, window: int, sink: Any) -> Array:
+    def _attend(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        mask: npt.NDArray[np.bool_],
+        sink: Any,
+        bias: Any,
+    ) -> Array:
         scale = self._config.attention_scale or q.shape[-1] ** -0.5
         scores = q @ k.T * self._dtype(scale)
         if cap := self._dtype(self._config.attention_softcap):
             scores = cap * np.tanh(scores / cap)
-        mask = self._mask
-        if window:
-            # A row's own tokens lie in order, so those in the window are the last it sees.
-            mask = mask & (np.cumsum(mask[:, ::-1], axis=1)[:, ::-1] <= window)
-        scores = np.where(mask, scores, self._dtype(-np.inf))
+        scores = np.where(mask, scores + bias, self._dtype(-np.inf))
         top = np.maximum(scores.max(axis=-1, keepdims=True), sink)
         weights = np.exp(scores - top)
         attended: Array = weights @ v / (weights.sum(axis=-1, keepdims=True) + np.exp(sink - top))

@@ -21,6 +21,10 @@ class Rope(NamedTuple):
     """0 for the model's."""
 
 
+UNROTATED = Rope(0.0, True)
+"""Tables of angles of 0."""
+
+
 def rope_of(layer: LayerConfig) -> Rope:
     """Returns what decides the rotation tables of ``layer``."""
     return Rope(layer.rope_theta, layer.has_rope_scaling, layer.head_size)

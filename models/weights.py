@@ -131,6 +131,7 @@ class SourceWeight:
     entry: which matrix is ours, where a tensor stacks several on its first axis.
     n_folded: our rows, or numbers of a vector, that lie side by side in one row of the tensor's.
     scales: runs of our rows, and what each run is multiplied by; empty where nothing is.
+    stored_shape: of a tensor whose rows, one behind the other, are our vector.
     """
 
     name: str
@@ -145,6 +146,7 @@ class SourceWeight:
     entry: int | None = None
     n_folded: int = 1
     scales: tuple[tuple[int, float], ...] = ()
+    stored_shape: tuple[int, ...] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -179,6 +181,8 @@ class SourceWeight:
 
     def _unfolded(self, stored: npt.NDArray[V]) -> npt.NDArray[V]:
         """Returns the matrix that is ours in its tensor, a row of ours in each row."""
+        if self.stored_shape is not None:
+            return stored.reshape(-1)
         ours: npt.NDArray[V] = stored if self.entry is None else stored[self.entry]
         return ours if self.n_folded == 1 else ours.reshape(-1, ours.shape[1] // self.n_folded)
 
@@ -197,6 +201,8 @@ class SourceWeight:
 
     def part_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the stored shape of our weight, of one expert's part where there are some."""
+        if self.stored_shape is not None:
+            return self.stored_shape
         if self.n_folded > 1:
             n_rows, *width = shape
             return n_rows // self.n_folded, math.prod(width) * self.n_folded

@@ -13,12 +13,15 @@ class SpecialTokens:
 
     eos_ids: those that end a text or a turn.
     opening_ids: those that a prompt without template begins with.
+    closing_ids: those that a text for an encoder ends with. start_id: what its decoder begins with.
     variables: what a chat template may name, such as ``bos_token``: a text, or several.
     """
 
     eos_ids: tuple[int, ...]
     opening_ids: tuple[int, ...] = ()
     variables: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
+    closing_ids: tuple[int, ...] = ()
+    start_id: int | None = None
 
 
 TEMPLATE_NAMES = ("default", "tool_use")

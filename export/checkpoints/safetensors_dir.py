@@ -41,6 +41,7 @@ from edgedec.export.checkpoints.stored_names import (
 from edgedec.export.checkpoints.tokenizer_model import build_from_model
 from edgedec.export.checkpoints.tokenizer_settings import (
     TokenizerFiles,
+    closing_ids,
     opening_ids,
     template_variables,
     with_settings,
@@ -161,7 +162,19 @@ class HuggingFaceTexts:
             tuple(dict.fromkeys(i for i in eos_ids if 0 <= i < vocab_size)),
             tuple(i for i in opening_ids(tokenizer, files) if i < vocab_size),
             template_variables(tokenizer, files),
+            tuple(i for i in closing_ids(tokenizer) if i < vocab_size),
+            self._start_id(generation),
         )
+
+    def _start_id(self, generation: Fields) -> int | None:
+        """Returns what a decoder begins with, as transformers finds it."""
+        stated = (
+            _ids(fields, key)
+            for key in ("decoder_start_token_id", "bos_token_id")
+            for fields in (generation, self._fields)
+        )
+        ids = next(filter(None, stated), ())
+        return ids[0] if ids and 0 <= ids[0] < self._vocab_size else None
 
     @property
     def sampling(self) -> dict[str, Any]:

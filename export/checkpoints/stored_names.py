@@ -21,6 +21,8 @@ Stored = StoredTensor | QuantisedMatrix
 
 _STEMS = ("embed_tokens.weight", "embeddings.weight")
 HEAD = "lm_head.weight"
+SHARED = "shared.weight"
+"""The embedding of encoder and decoder."""
 _TIE = "tie_word_embeddings"
 _ROWS = 4096
 _N_AXES = 3  # of tensors that stack experts
@@ -33,7 +35,7 @@ def with_usual_names(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
     """
     stem = next((stem for stem in _STEMS if _ending_in(stem, tensors)), _STEMS[0])
     found = _ending_in(stem, tensors)
-    if f"model.{stem}" in tensors or len(found) != 1:
+    if f"model.{stem}" in tensors or SHARED in tensors or len(found) != 1:
         return dict(tensors)
     prefix = found[0].removesuffix(stem)
     heads = [name for name in tensors if name.endswith(HEAD)]
@@ -93,7 +95,7 @@ def with_found(fields: Fields, tensors: Mapping[str, Stored], unused: Collection
     """
     is_tied = fields.optional(_TIE, fields.flag)
     if HEAD in tensors and is_tied:
-        names = (f"model.{stem}" for stem in _STEMS)
+        names = (SHARED, *(f"model.{stem}" for stem in _STEMS))
         embedding = next((tensors[name] for name in names if name in tensors), None)
         is_tied = _are_equal(tensors[HEAD], embedding)
     elif is_tied is None:

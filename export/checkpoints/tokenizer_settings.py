@@ -181,6 +181,14 @@ def opening_ids(tokenizer: Tokenizer, files: TokenizerFiles) -> tuple[int, ...]:
     return tuple(encoded.ids[:n_leading])
 
 
+def closing_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Returns the tokens that a post-processor puts behind a text."""
+    encoded = tokenizer.encode("a")
+    mask = encoded.special_tokens_mask
+    n_trailing = next((i for i, added in enumerate(reversed(mask)) if not added), 0)
+    return tuple(encoded.ids[len(mask) - n_trailing :])
+
+
 def template_variables(
     tokenizer: Tokenizer, files: TokenizerFiles
 ) -> dict[str, str | tuple[str, ...]]:

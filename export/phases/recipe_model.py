@@ -13,13 +13,17 @@ from edgedec.export.phases.model_export import ModelExport
 from edgedec.models.model_entry import TARGET_MODEL
 from edgedec.models.quant import QuantFormat
 
+ENCODER_NAME = "encoder.onnx"
+"""File of an encoder's graph."""
+
 
 @dataclass(kw_only=True)
 class RecipeModel(ModelExport):
     """What the phases of a model with a recipe pass on.
 
     context: positions of the graph. formats: of every matrix. graph: whatever the phases of the
-    compiler hand to each other. head_file: the draft head that it gets, if any. draft_layer: where
+    compiler hand to each other. encoder: that of the encoder, if there is one. head_file: the draft
+    head that it gets, if any. draft_layer: where
     its publisher's layer for drafting is, if it gets that.
     """
 
@@ -29,6 +33,7 @@ class RecipeModel(ModelExport):
     context: int = 0
     formats: dict[str, QuantFormat] = field(default_factory=dict)
     graph: Any = None
+    encoder: Any = None
     head_file: HeadFile | None = None
     draft_layer: Checkpoint | None = None
 
@@ -40,7 +45,12 @@ class RecipeModel(ModelExport):
 
     @property
     def returned_layers(self) -> tuple[int, ...]:
-        """Layers whose hidden states the graph returns where it always returns the last one's."""
+        """Layers whose hidden states the graph returns where it always returns the last one's.
+
+        Of a source there are none.
+        """
+        if self.source.config.encoder is not None:
+            return ()
         return tuple(sorted({*self.hidden_layers, self.source.config.n_layers}))
 
     def dump(self, stem: str, write: Callable[[Path], None]) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgedec.export.checkpoints.lora import Merged
-from edgedec.export.compilers import check_bidirectional, check_recurrence, find_compiler
+from edgedec.export.compilers import (
+    check_bidirectional,
+    check_encoder,
+    check_recurrence,
+    find_compiler,
+)
 from edgedec.export.heads.head_tokens import choose_head_ids
 from edgedec.export.phases.model_export import Phases
-from edgedec.export.phases.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_model import ENCODER_NAME, RecipeModel
 from edgedec.export.phases.shortened import Shortened
 from edgedec.export.phases.trimmed_head import TrimmedHead
 from edgedec.export.quantising.calibration.phase import calibrate
@@ -40,6 +45,8 @@ def configure(model: RecipeModel) -> None:
             f"{model.source.name} fills masks in, which neither drafts nor checks drafts: export "
             "it without --draft, --exit and --head"
         )
+    check_encoder(model.compiler, config)
+    _check_beside_encoder(model)
     usual = model.device.usual_context or config.max_positions
     model.context = wanted or min(usual, config.max_positions)
     if model.kind == DRAFT_MODEL:
@@ -68,6 +75,21 @@ def configure(model: RecipeModel) -> None:
             f"hidden layer {model.hidden_layers[-1]} does not exist, {model.source.name} has "
             f"layers 0 (embeddings) to {config.n_layers}"
         )
+
+
+def _check_beside_encoder(model: RecipeModel) -> None:
+    """Raises a ConfigError for what there cannot be beside an encoder."""
+    if model.source.config.encoder is None:
+        return
+    if model.kind == DRAFT_MODEL or model.config.draft is not None:
+        what = "--draft: a model with an encoder neither drafts nor has one that drafts for it"
+    elif model.hidden_layers:
+        what = "hidden layers, early exits and heads need tokens that a decoder alone reads"
+    elif model.config.calibrate is not None:
+        what = "--calibrate reads texts with a decoder alone"
+    else:
+        return
+    raise ConfigError(f"{what}, and {model.source.name} has an encoder: leave it out")
 
 
 def trim_head(model: RecipeModel) -> None:
@@ -146,4 +168,5 @@ def _entry(model: RecipeModel) -> ModelEntry:
         tensor_formats={name: fmt.name for name, fmt in model.formats.items()},
         head_ids=model.listed(HEAD_IDS_NAME) if config.trimmed_head_size else None,
         final_norm=model.listed(FINAL_NORM_NAME) if is_target else None,
+        encoder=model.listed(ENCODER_NAME) if config.encoder else None,
     )

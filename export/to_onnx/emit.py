@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -34,15 +34,18 @@ from edgedec.export.to_onnx.recurrence import DOMAIN, VECTORS, short_conv, state
 from edgedec.export.weights_file import rope_names
 from edgedec.models.blocks import GATE_SLOPE, LEAST_SQUARE, Ops, mixer_prefix
 from edgedec.models.config import ModelConfig
+from edgedec.models.distance_bias import DISTANCE_BIAS, distance_buckets
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import find_family, weight_shapes
 from edgedec.models.graph import (
     ATTENTION_BIAS,
     CONV_TAPS,
     INPUT_IDS,
+    KV_PARTS,
     LOGIT_ROWS,
     LOGITS,
     POSITION_IDS,
+    SOURCE_BIAS,
     STATE_LEVELS,
     STATE_ORDER,
     STATE_TRUNK,
@@ -54,11 +57,11 @@ from edgedec.models.graph import (
     rows_port,
     state_port,
 )
-from edgedec.models.rope import Rope, query_growth, rope_of
+from edgedec.models.rope import UNROTATED, Rope, query_growth, rope_of
 
 OPSET = 23
 IR_VERSION = 11
-_KV_PARTS: tuple[Literal["key", "value"], ...] = ("key", "value")
+_BIAS_SHAPE = (1, 1, "T", "P+T")
 MASKED = -3.0e38
 """Bias of what a row does not see: no number that is added to it makes a NaN."""
 
@@ -107,9 +110,11 @@ class PortableEmitter(Ops[str]):
         self._inputs = [
             _value(INPUT_IDS, TensorProto.INT64, (1, "T")),
             _value(POSITION_IDS, TensorProto.INT64, (1, "T")),
-            _value(ATTENTION_BIAS, TensorProto.FLOAT, (1, 1, "T", "P+T")),
+            _value(ATTENTION_BIAS, TensorProto.FLOAT, _BIAS_SHAPE),
             _value(LOGIT_ROWS, TensorProto.INT64, ("R",)),
         ]
+        if config.encoder is not None:
+            self._inputs.append(_value(SOURCE_BIAS, TensorProto.FLOAT, _BIAS_SHAPE))
 
     def embed(self, weight: str) -> str:
         """Gathers columns of the matrix, which lies transposed, and turns them into rows."""
@@ -201,15 +206,27 @@ class PortableEmitter(Ops[str]):
         config, stem = self._config, f"layers.{layer}.self_attn"
         of_layer = config.layer(layer)
         assert of_layer.kv_layer is not None
-        present = [present_port(past_port(of_layer.kv_layer, part)) for part in _KV_PARTS]
+        present = [present_port(past_port(of_layer.kv_layer, part)) for part in KV_PARTS]
         rotated = self._rotate(q, config.n_heads, f"{stem}.q_rotated", rope_of(of_layer))
+        return self._attend_apart(rotated, [*present, self._bias(of_layer.window)], stem)
+
+    def source_attention(self, q: str, layer: int) -> str:
+        """Adds an Attention over the first of what the layer gives back; it rotates nothing."""
+        present = [present_port(past_port(layer, part)) for part in KV_PARTS]
+        stem = f"layers.{layer}.source_attn"
+        still = self._rotate(q, self._config.n_heads, f"{stem}.q_rotated", UNROTATED)
+        return self._attend_apart(still, [*present, SOURCE_BIAS], stem)
+
+    def _attend_apart(self, q: str, kv_and_bias: list[str], stem: str) -> str:
+        """Adds an Attention whose keys and values have their heads apart."""
+        config = self._config
         self._constant("heads.apart", [0, 0, config.n_heads, -1])
         self._constant("heads.joined", [0, 0, -1])
-        rows = self._node("Reshape", [rotated, "heads.apart"], f"{stem}.q_rows")
+        rows = self._node("Reshape", [q, "heads.apart"], f"{stem}.q_rows")
         heads = self._node("Transpose", [rows], f"{stem}.q_heads", perm=[0, 2, 1, 3])
         attended = self._node(
             "Attention",
-            [heads, *present, self._bias(of_layer.window)],
+            [heads, *kv_and_bias],
             f"{stem}.attend",
             scale=config.attention_scale or None,
             softcap=config.attention_softcap or None,
@@ -245,7 +262,7 @@ class PortableEmitter(Ops[str]):
 
     def _kv_ports(self, layer: int) -> tuple[list[str], list[str]]:
         """Makes the layer's keys and values ports; returns what goes in and what comes out."""
-        past = [past_port(layer, part) for part in _KV_PARTS]
+        past = [past_port(layer, part) for part in KV_PARTS]
         present = [present_port(name) for name in past]
         size = self._config.head_size_of(layer)
         self._inputs += [self._kv_value(name, "P", size) for name in past]
@@ -346,6 +363,10 @@ class PortableEmitter(Ops[str]):
         stem = x.removesuffix(".matmul")
         above = self._node("Relu", [x], f"{stem}.relu")
         return self._node("Mul", [above, above], f"{stem}.squared")
+
+    def relu(self, x: str) -> str:
+        """Adds a Relu."""
+        return self._node("Relu", [x], f"{x.removesuffix('.matmul')}.relu")
 
     def largest(self, x: str, sparsity: float) -> str:
         """Adds mean and standard deviation of a row, and a Relu of what exceeds their sum."""
@@ -546,21 +567,59 @@ class PortableEmitter(Ops[str]):
 
         What a row sees lies in order, in the KV cache as in a tree: it is the last ``window``.
         """
+        if self._config.n_distance_buckets:
+            return self._distance_bias()
         if not window:
             return ATTENTION_BIAS
         stem = f"window.{window}"
         if stem not in self._shared:
             self._shared.add(stem)
-            lowest = self._float(f"{stem}.lowest", -1.0, TensorProto.FLOAT)
             limit = self._float(stem, window, TensorProto.FLOAT)
             hidden = self._float(f"{stem}.hidden", MASKED, TensorProto.FLOAT)
-            self._constant("axis.keys", [3])
-            sees = self._node("Greater", [ATTENTION_BIAS, lowest], f"{stem}.sees")
-            ones = self._node("Cast", [sees], f"{stem}.ones", to=TensorProto.FLOAT)
-            place = self._node("CumSum", [ones, "axis.keys"], f"{stem}.place", reverse=1)
+            place = self._places(stem)
             outside = self._node("Greater", [place, limit], f"{stem}.outside")
             self._node("Where", [outside, hidden, ATTENTION_BIAS], f"{stem}.bias")
         return f"{stem}.bias"
+
+    def _places(self, stem: str) -> str:
+        """Returns of what each row sees the place of each, counted from the end, as floats."""
+        lowest = self._float(f"{stem}.lowest", -1.0, TensorProto.FLOAT)
+        self._constant("axis.keys", [3])
+        sees = self._node("Greater", [ATTENTION_BIAS, lowest], f"{stem}.sees")
+        ones = self._node("Cast", [sees], f"{stem}.ones", to=TensorProto.FLOAT)
+        return self._node("CumSum", [ones, "axis.keys"], f"{stem}.place", reverse=1)
+
+    def _distance_bias(self) -> str:
+        """Returns the attention bias plus that of each head [1, n_heads, T, P + T]."""
+        stem, whole = "distance", "distance.bias"
+        if stem not in self._shared:
+            self._shared.add(stem)
+            one = self._float("distance.one", 1.0, TensorProto.FLOAT)
+            behind = self._node("Sub", [self._places(stem), one], "distance.behind")
+            of_heads = self._bias_of(
+                self._node("Cast", [behind], "distance.at", to=TensorProto.INT64)
+            )
+            self._constant("axis.first", [0])
+            apart = self._node("Squeeze", [of_heads, "axis.first"], "distance.apart")
+            self._node("Add", [apart, ATTENTION_BIAS], whole)
+        return whole
+
+    def _bias_of(self, distances: str) -> str:
+        """Returns the biases of ``distances`` [1, 1, T, K] as [1, 1, n_heads, T, K]."""
+        c, table = self._config, "distance.table"
+        buckets = distance_buckets(c)
+        self._constant("distance.buckets", buckets.tolist())
+        self._constant("distance.shape", [-1, c.n_heads])
+        for name, value in (("distance.nearest", 0), ("distance.farthest", len(buckets) - 1)):
+            self._initializers[name] = make_tensor(name, TensorProto.INT64, [], [value])
+        by_bucket = self._node(
+            "Reshape", [self._weight(DISTANCE_BIAS), "distance.shape"], "distance.by_bucket"
+        )
+        self._node("Gather", [by_bucket, "distance.buckets"], table, axis=0)
+        bounds = ["distance.nearest", "distance.farthest"]
+        at = self._node("Clip", [distances, *bounds], "distance.bounded")
+        each = self._node("Gather", [table, at], "distance.each", axis=0)
+        return self._node("Transpose", [each], "distance.of_heads", perm=[0, 1, 4, 2, 3])
 
     def _weight(self, name: str) -> str:
         if name not in self._initializers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from edgedec.export.to_onnx.messages import ModelProto
-from edgedec.export.to_onnx.passes import pipeline
+from edgedec.export.to_onnx.passes import encoder_pipeline, pipeline
 from edgedec.models.config import ModelConfig
 from edgedec.models.quant import QuantFormat
 
@@ -35,4 +35,13 @@ def fuse(
         run(fused)
         if dump:
             dump(f"{index:02}_{name}", fused)
+    return fused
+
+
+def fuse_encoder(model: ModelProto, formats: Mapping[str, QuantFormat]) -> ModelProto:
+    """Returns the fused graph of the portable graph of an encoder, which is left as it is."""
+    fused = ModelProto()
+    fused.CopyFrom(model)
+    for _, run in encoder_pipeline(formats):
+        run(fused)
     return fused

@@ -20,6 +20,7 @@ from edgedec.models.graph import (
     INPUT_IDS,
     K_CACHE,
     K_RING,
+    KV_PARTS,
     LAYER_GATES,
     LOGIT_ROWS,
     LOGITS,
@@ -29,6 +30,8 @@ from edgedec.models.graph import (
     RECURRENT_ROWS,
     RING_SEQUENCES,
     SEQUENCES,
+    SOURCE_BIAS,
+    SOURCES,
     STATE_PLACE,
     STATE_WALK,
     STATES,
@@ -40,6 +43,7 @@ from edgedec.models.graph import (
     rows_port,
     state_port,
 )
+from edgedec.models.kv_formats import kv_panels_of
 from edgedec.models.recurrence import conv_taps, state_walk
 from edgedec.models.reference import tree_mask
 
@@ -72,15 +76,32 @@ class FusedRunner:
         if STATES in inputs:
             self._recurrent[STATES] = np.zeros(inputs[STATES].shape, np.float32)
         self._sequences = [name for name in (SEQUENCES, RING_SEQUENCES) if name in inputs]
+        self._config, self._n_source, self._has_sources = config, 0, SOURCES in inputs
         self._kv_cache = {
             name: _empty_kv_cache(inputs[name], self._n_panels)
             for name in (K_CACHE, V_CACHE, K_RING, V_RING)
             if name in inputs
         }
 
+    def read_source(self, encoder: Path, ids: Sequence[int]) -> None:
+        """Has an encoder read a source, whose rows all later passes look at."""
+        layers = self._config.kv_layers
+        ports = [past_port(i, part) for part in KV_PARTS for i in layers]
+        rows = list(encoded(encoder, ids, ports).values())
+        keys, values = (np.concatenate(rows[n : n + len(layers)]) for n in (0, len(layers)))
+        own = self._kv_cache[K_CACHE], self._kv_cache[V_CACHE]
+        panels = kv_panels_of("int8" if own[0].dtype == np.uint8 else "float16")
+        panel, lane = np.divmod(np.arange(len(ids)), PANEL)
+        for name, view in panels.views(*own, self._config.head_size).items():
+            view[:, :, panel, lane] = panels.rows_of(keys, values)[name]
+        self._n_source = len(ids)
+
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
+        n_past += self._n_source
         feeds = _rows(tokens, parents, n_past) | self._entry
+        if self._has_sources:
+            feeds[SOURCES] = np.array([self._n_source], np.int64)
         feeds[PARENTS] = np.array([parents], np.int64)
         n = len(tokens)
         sequences = np.array([[n_past, n, len(parents), 0, self._n_panels]], np.int64)
@@ -107,22 +128,36 @@ class PortableRunner:
         self._session = open_session(graph, is_prepacked)
         self._is_bidirectional = config.is_bidirectional
         types = {value.name: _DTYPES[value.type] for value in self._session.get_inputs()}
-        names = {past_port(i, part): i for i in config.kv_layers for part in ("key", "value")}
+        names = {past_port(i, part): i for i in config.kv_layers for part in KV_PARTS}
         self._kv_cache = {
             name: np.zeros((1, config.n_kv_heads, 0, config.head_size_of(layer)), types[name])
             for name, layer in names.items()
         }
+        self._n_source = 0
+        self._has_source = config.encoder is not None
         self._own = config.recurrence
         before = np.zeros((1, self._own.look_back, self._own.row_size), np.float32)
         self._rows = dict.fromkeys(config.recurrent_layers, before)  # of all tokens, after zeros
         self._state = np.zeros(self._own.state_sizes, np.float32)
 
+    def read_source(self, encoder: Path, ids: Sequence[int]) -> None:
+        """Has an encoder read a source, whose rows all later passes look at."""
+        rows = encoded(encoder, ids, list(self._kv_cache))
+        self._kv_cache, self._n_source = rows, len(ids)
+
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
+        n_source = self._n_source
+        n_past += n_source
         mask, _ = tree_mask(parents, n_past)
         mask |= self._is_bidirectional
+        mask[:, :n_source] = False
         feeds = _rows(tokens, parents, n_past)
         feeds[ATTENTION_BIAS] = np.where(mask, 0, -np.inf).astype(np.float32)[None, None]
+        if self._has_source:
+            hidden = np.arange(n_past + len(parents)) >= n_source
+            rows = np.broadcast_to(np.where(hidden, -np.inf, 0), mask.shape)
+            feeds[SOURCE_BIAS] = rows.astype(np.float32)[None, None]
         feeds |= {name: kv[:, :, :n_past] for name, kv in self._kv_cache.items()}
         names = [present_port(name) for name in self._kv_cache]
         if self._rows:
@@ -134,8 +169,20 @@ class PortableRunner:
         n_kv = len(self._kv_cache)
         self._kv_cache = dict(zip(self._kv_cache, present[:n_kv], strict=True))
         self._rows = dict(zip(self._rows, present[n_kv:], strict=True))
-        rows: Logits = logits[0]
-        return rows
+        found: Logits = logits[0]
+        return found
+
+
+def encoded(
+    encoder: Path, ids: Sequence[int], past_ports: Sequence[str]
+) -> dict[str, npt.NDArray[Any]]:
+    """Returns the rows that an encoder's graph makes of a source, by the names of ``past_ports``.
+
+    Shapes: each [1, n_kv_heads, len(ids), head_size].
+    """
+    session, names = open_session(encoder), [present_port(name) for name in past_ports]
+    rows = session.run(names, {INPUT_IDS: np.array([ids], np.int64)})
+    return dict(zip(past_ports, rows, strict=True))
 
     def _steps(self, parents: Sequence[int], n_past: int) -> dict[str, npt.NDArray[Any]]:
         """Returns what layers read to find rows; states are replayed from the beginning."""

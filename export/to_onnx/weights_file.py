@@ -1,8 +1,8 @@
-"""The weights of an ONNX graph: written beside it, and their places noted in it."""
+"""The weights of ONNX graphs: written beside them, and their places noted in them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edgedec.export.to_onnx.graph import place
@@ -24,6 +24,7 @@ def write_weights(
     folder: Path,
     on_progress: Progress | None = None,
     chunks: Mapping[str, Chunks] | None = None,
+    also: Sequence[ModelProto] = (),
 ) -> Path:
     """Writes the weights ``model`` refers to and sets their places in it.
 
@@ -33,6 +34,8 @@ def write_weights(
 
     Args:
         chunks: of tensors that consist of something else, by name.
+        also: other graphs of the model, whose weights are written to the same file, and once if
+            several graphs read them.
 
     Returns:
         The file written.
@@ -41,15 +44,21 @@ def write_weights(
         OSError: the file cannot be written, for instance because the disk is full.
     """
     path = folder / WEIGHTS_FILE
-    external = [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
-    stored = [
-        StoredTensor(t.name, t.data_type == TensorProto.UINT8, tuple(t.dims), _dtype(t))
-        for t in external
+    external = [
+        t
+        for of_graph in (model, *also)
+        for t in of_graph.graph.initializer
+        if t.data_location == TensorProto.EXTERNAL
     ]
-    write_tensors(stored, source, path, on_progress, chunks)
-    offsets = offsets_of(stored)
-    for tensor, size in zip(external, stored, strict=True):
-        offset, length = str(offsets[tensor.name]), str(size.nbytes)
+    stored = {
+        t.name: StoredTensor(t.name, t.data_type == TensorProto.UINT8, tuple(t.dims), _dtype(t))
+        for t in external
+    }
+    tensors = list(stored.values())
+    write_tensors(tensors, source, path, on_progress, chunks)
+    offsets = offsets_of(tensors)
+    for tensor in external:
+        offset, length = str(offsets[tensor.name]), str(stored[tensor.name].nbytes)
         place(tensor, {"location": WEIGHTS_FILE, "offset": offset, "length": length})
     return path
 

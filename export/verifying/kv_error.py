@@ -77,13 +77,20 @@ def measure_kv_error(
     graph: Path,
     config: ModelConfig,
     tokens: Sequence[int],
+    encoder: Path | None = None,
 ) -> dict[str, Any]:
     """Returns how far the logits of an ONNX graph, whose KV cache is int8, are from float16's.
 
+    encoder: its graph, if the model has one; it reads the tokens, too.
+
     Returns: as `compare_kv_formats`.
     """
+    n_rows = len(tokens) * (1 if encoder is None else 2)
     with _with_float16(graph, config) as reference:
-        int8, float16 = (FusedRunner(path, config, len(tokens)) for path in (graph, reference))
+        int8, float16 = (FusedRunner(path, config, n_rows) for path in (graph, reference))
+        if encoder is not None:
+            for runner in (int8, float16):
+                runner.read_source(encoder, tokens)
         return compare_kv_formats(int8, float16, tokens)
 
 

@@ -48,7 +48,10 @@ def verify_logits(
         between rows alone and together, if it ``has_gap``.
     """
     tokens = verification_tokens(source.config)
-    expected = ReferenceModel(source).forward(tokens).logits.astype(np.float32)
+    reference = ReferenceModel(source)
+    if source.config.encoder is not None:
+        reference.read_source(verification_source(source.config))
+    expected = reference.forward(tokens).logits.astype(np.float32)
     logits = runner.run(tokens, range(-1, N_TOKENS - 1))
     found = compare_logits(logits, expected)
     if runs_trees:
@@ -63,6 +66,11 @@ def verify_logits(
 def verification_tokens(config: ModelConfig) -> list[int]:
     """Returns the tokens that graphs are verified on."""
     return [(7919 * i + 101) % config.vocab_size for i in range(N_TOKENS)]
+
+
+def verification_source(config: ModelConfig) -> list[int]:
+    """Returns the ids of the source that a ``runner`` of `verify_logits` has read."""
+    return verification_tokens(config)[::-1]
 
 
 def check_error(found: dict[str, Any], place: str, hint: str) -> None:

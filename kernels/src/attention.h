@@ -117,7 +117,8 @@ inline void merge(const AttentionPlan& plan, int kv_head, int64_t vector, const 
     totals[c] = *tile.total(q, first + c);
   }
   if (a.sinks) weights[n] = a.sinks[head], totals[n] = 1;
-  const Floats total = set1(weigh_chunks(weights, totals, a.sinks ? n + 1 : n));
+  const bool sees_some = n > 0 || a.sinks;  // else all is 0
+  const Floats total = set1(sees_some ? weigh_chunks(weights, totals, a.sinks ? n + 1 : n) : 1.0f);
   float* out = a.out + (row * a.n_heads + head) * a.head_size;
   for (int64_t i = 0; i < a.head_size; i += 16) {
     Floats sum = set1(0.0f);

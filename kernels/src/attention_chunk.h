@@ -91,6 +91,17 @@ inline void bend(float* scores, int64_t n, float bound) {
     store_n(scores + i, mul(up, tanh(mul(load(scores + i), down))), 16);
 }
 
+/// Adds the biases of their distances to the scores of positions [begin, begin + n) for query q.
+inline void add_distance_bias(const AttentionPlan& plan, const QueryTile& tile, int q, int64_t begin,
+                              int64_t n, float* scores) {
+  const AttentionArgs& a = *plan.args;
+  const int64_t head = tile.kv_head * plan.group + (tile.first + q) % plan.group;
+  const float* biases = a.distance_bias + head;
+  const int64_t own = tile.visible[q] - 1 - begin;
+  for (int64_t t = max_of(tile.first_seen[q] - begin, 0); t < n; ++t)
+    scores[t] += biases[min_of(own - t, a.n_distances - 1) * a.n_heads];
+}
+
 /// Replaces n scores by exp(score - largest), zero up to a whole vector and for the first `hidden`,
 /// which are fewer than n.
 inline void exponentiate(float* scores, int64_t hidden, int64_t n, float* largest, float* total) {
@@ -243,6 +254,7 @@ void attend_chunk(const AttentionPlan& plan, const QueryTile& tile, int64_t chun
     float* of_query = scores + q * kChunk;
     const int64_t unseen = hidden / 16 * 16;
     if (a.scoring.softcap > 0) bend(of_query + unseen, n - unseen, a.scoring.softcap);
+    if (a.distance_bias) add_distance_bias(plan, tile, q, view.begin, n, of_query);
     exponentiate(of_query, hidden, n, out.largest(q, chunk), out.total(q, chunk));
     if constexpr (Elements::kIsQuantised) scale_weights(plan, tile, view, q, of_query);
   }

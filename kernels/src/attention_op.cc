@@ -7,7 +7,10 @@
 namespace edk {
 namespace {
 
-enum { kQkv, kPositions, kParents, kSequences, kCos, kSin, kKCache, kVCache, kLayerGates, kSinks };
+enum {
+  kQkv, kPositions, kParents, kSequences, kCos, kSin, kKCache, kVCache, kLayerGates, kSinks, kSources,
+  kDistanceBias
+};
 constexpr int64_t kMaxHeads = 1 << 16;
 constexpr int64_t kMaxHeadSize = 1 << 12;
 enum { kPast, kRows, kNodes, kFirstPanel, kPanels, kSequenceFields };
@@ -76,6 +79,8 @@ AttentionOp::AttentionOp(const Node& node)
     fail("attribute window is %lld, expected 0 with sees_all",
          static_cast<long long>(args_.scoring.window));
   }
+  args_.sees_source = node.integer_or("sees_source", 0) != 0;
+  if (args_.sees_source && !args_.shares_kv) fail("sees_source needs shares_kv, which is 0");
   if (args_.head_size % 2 != 0) fail("head_size %d is odd, expected even", args_.head_size);
   for (size_t port : {kKCache, kVCache}) {
     if (node.constant(port).is_present()) {
@@ -109,10 +114,13 @@ void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
     sinks.expect_shape("sinks", {args.n_heads});
     args.sinks = sinks.as<const float>();
   }
+  set_distance_bias(args, call);
+  const Tensor sources = call.input(kSources);
+  if (sources.is_present()) sources.expect_shape("sources", {-1});
   args.qkv = qkv.as<const float>();
   args.parents = parents.as<const int64_t>();
   args.out = call.output(out_dims, 3);
-  int64_t rows_left = qkv.dims[1], nodes_left = parents.dims[1], n = 0;
+  int64_t rows_left = qkv.dims[1], nodes_left = parents.dims[1], n = 0, n_stated = 0;
   for (int64_t i = 0, next; i < sequences.dims[0]; i = next) {
     const int64_t* sequence = sequences.as<const int64_t>() + i * kSequenceFields;
     next = i + count_runs(sequence, sequences.dims[0] - i);
@@ -120,6 +128,13 @@ void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
     args.capacity = 0;
     for (int64_t j = i; j < next; ++j)
       args.capacity += set_run(args, sequence + (j - i) * kSequenceFields, &runs[j]);
+    if (sources.is_present()) {
+      if (n_stated == sources.dims[0]) {
+        fail("sources are %lld, expected one for each sequence",
+             static_cast<long long>(sources.dims[0]));
+      }
+      args.source = sources.as<const int64_t>()[n_stated++];
+    }
     set_sequence(args, sequence);
     rows_left -= args.rows;
     nodes_left -= args.known + args.rows;
@@ -165,6 +180,10 @@ void AttentionOp::set_sequence(AttentionArgs& args, const int64_t* sequence) con
     fail("a sequence has %lld committed tokens, expected 0 to %lld",
          static_cast<long long>(args.past), static_cast<long long>(kMaxPast));
   }
+  if (args.source < 0 || args.source > args.past) {
+    fail("a sequence has a source of %lld tokens, expected 0 to %lld",
+         static_cast<long long>(args.source), static_cast<long long>(args.past));
+  }
   if (args.rows < 0 || nodes < args.rows || nodes > kMaxPast) {
     fail("a sequence has %lld rows and %lld nodes, expected rows of 0 or more and as many nodes or "
          "more", static_cast<long long>(args.rows), static_cast<long long>(nodes));
@@ -176,6 +195,15 @@ void AttentionOp::set_sequence(AttentionArgs& args, const int64_t* sequence) con
          static_cast<long long>(args.past), static_cast<long long>(nodes),
          static_cast<long long>(args.capacity));
   }
+}
+
+void AttentionOp::set_distance_bias(AttentionArgs& args, const Call& call) const {
+  const Tensor bias = call.input(kDistanceBias);
+  if (!bias.is_present()) return;
+  bias.expect_shape("distance_bias", {-1, args.n_heads});
+  if (bias.dims[0] < 1) fail("distance_bias is empty, expected a row of distance 0 and maybe more");
+  args.distance_bias = bias.as<const float>();
+  args.n_distances = bias.dims[0];
 }
 
 void AttentionOp::set_tables(AttentionArgs& args, const Call& call) const {

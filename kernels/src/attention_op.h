@@ -14,8 +14,11 @@ namespace edk {
 /// committed tokens of all of them. A sequence may have fewer rows of the caches than its text is
 /// long if the node has a window. A head's sink is a score that counts in the softmax of each row and
 /// has no value. With shares_kv the rows' keys and values are in the caches already, where another
-/// layer's node of the same pass wrote them, and qkv is [1, T, H * d]. Attributes: layer (among those of the caches), n_heads,
-/// n_kv_heads, head_size, kv_format? (0), shares_kv? (0), scale?, softcap?, window? (see Scoring), gate_index? (see
+/// layer's node of the same pass wrote them, and qkv is [1, T, H * d].
+/// Each of `sources` is the number of a sequence's first tokens that are no part of what its rows see;
+/// with sees_source they see these alone. Scores of keys that lie i positions behind get row i of
+/// `distance_bias`, or its last. Attributes: layer (among those of the caches), n_heads,
+/// n_kv_heads, head_size, kv_format? (0), shares_kv? (0), sees_source? (0), scale?, softcap?, window? (see Scoring), gate_index? (see
 /// LayerGate).
 class AttentionOp {
  public:
@@ -29,6 +32,8 @@ class AttentionOp {
       {"sin", kFloat, kRequired},           // [positions, d / 2]
       {"k_cache", kAny, kRequired},         {"v_cache", kAny, kRequired},
       LayerGate::kPort,                     {"sinks", kFloat, kOptional},  // [H]
+      {"sources", kInt64, kOptional},                 // [sequences]
+      {"distance_bias", kFloat, kOptional},           // [n, H]
   };
   static constexpr int kOutputs[] = {kFloat};
 
@@ -39,6 +44,7 @@ class AttentionOp {
   void set_tables(AttentionArgs& args, const Call& call) const;
   void set_kv_cache(AttentionArgs& args, const Call& call) const;
   void set_sequence(AttentionArgs& args, const int64_t* sequence) const;
+  void set_distance_bias(AttentionArgs& args, const Call& call) const;
   int64_t set_run(const AttentionArgs& args, const int64_t* stated, KvRun* run) const;
   void check_kv_shapes(const Tensor& k, const Tensor& v) const;
 

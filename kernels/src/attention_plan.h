@@ -27,12 +27,15 @@ struct AttentionPlan {
   int32_t* path;   // [nodes, nodes]: those nodes, oldest first; trees only
 
   int64_t vectors() const { return args->rows * group; }  // queries of one KV head
-  /// Positions that a row sees: the prefix, its ancestors, itself.
-  int64_t visible(int64_t row) const { return args->past + depth[args->known + row]; }
-  /// The first of them that is inside the row's window.
+  /// Positions that a row sees: the prefix, its ancestors, itself; or the source.
+  int64_t visible(int64_t row) const {
+    return args->sees_source ? args->source : args->past + depth[args->known + row];
+  }
+  /// The first of them that is inside the row's window, and behind the source.
   int64_t first_seen(int64_t row) const {
+    if (args->sees_source) return 0;
     const int64_t window = args->scoring.window;
-    return window > 0 ? max_of(visible(row) - window, 0) : 0;
+    return window > 0 ? max_of(visible(row) - window, args->source) : args->source;
   }
 };
 
@@ -75,11 +78,12 @@ inline AttentionPlan plan_pass(const AttentionArgs& args) {
   plan.group = args.n_heads / args.n_kv_heads;
   plan.nodes = args.known + args.rows;
   plan.is_chain = true;
-  for (int64_t i = 0; i < plan.nodes && !args.sees_all; ++i)
+  for (int64_t i = 0; i < plan.nodes && !args.sees_all && !args.sees_source; ++i)
     plan.is_chain &= args.parents[i] == i - 1;
-  const int64_t window = args.scoring.window;
-  plan.first_chunk = window > 0 ? max_of(args.past + 1 - window, 0) / kChunk : 0;
-  plan.chunks = ceil_div(args.past + plan.nodes, kChunk) - plan.first_chunk;
+  const int64_t window = args.scoring.window, before = args.sees_source ? 0 : args.source;
+  const int64_t end = args.sees_source ? max_of(args.source, 1) : args.past + plan.nodes;
+  plan.first_chunk = (window > 0 ? max_of(args.past + 1 - window, before) : before) / kChunk;
+  plan.chunks = ceil_div(end, kChunk) - plan.first_chunk;
   plan.width = ceil_div(args.head_size, 16) * 16;
   plan.block_bytes = kv_block_bytes(args.kv_format, args.head_size);
   return plan;

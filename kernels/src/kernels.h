@@ -138,6 +138,12 @@ struct AttentionArgs {
   const float* sinks = nullptr;  // [n_heads], a score of no position that counts in the softmax, or null
   bool shares_kv = false;  // the rows' keys and values are in the caches, another layer's, already
   bool sees_all = false;   // a row sees all nodes of its sequence, not its ancestors alone
+  int64_t source = 0;      // first rows of the caches that are no part of the rows' own sequence: those
+                           // of a text that an encoder has read, at most `past`
+  bool sees_source = false;  // rows see these, all of them, and nothing else; with shares_kv
+  const float* distance_bias = nullptr;  // [n_distances, n_heads], added to the score of a key so many
+                                         // positions behind; the last one to all that are farther
+  int64_t n_distances = 0;
 };
 
 /// out[r] = qkv[r] with every head of queries and of keys RMS-normed; values are copied, or normed

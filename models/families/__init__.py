@@ -26,7 +26,7 @@ from edgedec.models.families._gguf import (
     check_all_read,
 )
 from edgedec.models.families._hf import HAS_O_BIAS, refuse_packing
-from edgedec.models.families._layer_inputs import unread_weights
+from edgedec.models.families._layer_inputs import unread_kv
 from edgedec.models.fields import Fields
 from edgedec.models.weights import Weight
 
@@ -123,6 +123,18 @@ def hf_scales(config: ModelConfig, fields: Fields) -> dict[str, tuple[tuple[int,
 def scales_weights(family: str) -> bool:
     """Whether matrices of ``family`` are multiplied by what config.json states."""
     return hasattr(find_family(family), "hf_scales")
+
+
+def unread_weights(config: ModelConfig) -> frozenset[str]:
+    """Returns stored names of what publishers leave in their files though it changes nothing."""
+    own: frozenset[str] = getattr(find_family(config.family), "UNREAD", frozenset())
+    return unread_kv(config) | own
+
+
+def read_source(ops: Ops[T], encoder: ModelConfig) -> T:
+    """Returns what an ``encoder`` makes of its tokens."""
+    made: T = find_family(encoder.family).encoder_recipe(ops, encoder)  # type: ignore[attr-defined]
+    return made
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -68,11 +68,8 @@ def layer_input_weight(
     return SourceWeight(hf), SourceWeight(gguf)
 
 
-def unread_weights(config: ModelConfig) -> frozenset[str]:
-    """Returns stored names of what layers have that read other layers' keys and values.
-
-    Publishers leave it in their files, and it changes nothing.
-    """
+def unread_kv(config: ModelConfig) -> frozenset[str]:
+    """Returns stored names of what layers have that read other layers' keys and values."""
     layers = (i for i in range(config.n_layers) if config.layer(i).kv_layer is not None)
     names = (f"layers.{i}.self_attn.{part}.weight" for i in layers for part in _KV_PARTS)
     return frozenset(stored for name in names for stored in (hf_name(name), gguf_name(name)))

@@ -119,7 +119,13 @@ def _new_model(folder: Path, entry: ModelEntry, threads: int, affinity: Affinity
             f"{_what_installs(error, kind)}"
         ) from None
     model: Model = module.open_model(graph, entry.config, contract, threads, affinity)
-    return model
+    if entry.encoder is None:
+        return model
+    from edgedec.runtime.backends._encoder import Encoder, EncoderDecoder
+
+    encoder = folder / entry.encoder
+    providers = contract.providers
+    return EncoderDecoder(model, Encoder(encoder, entry.config, providers, threads, affinity))
 
 
 def backend_names() -> tuple[str, ...]:

@@ -50,10 +50,10 @@ class Binding:
         rows: Rows,
         shared_values: dict[str, OrtValue],
         hidden_size: int,
-        n_features: int,
+        can: Capabilities,
     ) -> None:
         self.rows = rows
-        self.arrays = PassArrays(shape, hidden_size, n_features)
+        self.arrays = PassArrays(shape, hidden_size, can.features, can.sources)
         self.io = session.io_binding()
         ports = {port.name for port in session.get_inputs()}
         for name, array in self.arrays.by_port().items():

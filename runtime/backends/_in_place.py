@@ -14,8 +14,16 @@ import numpy as np
 from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
-from edgedec.models.graph import BUNDLED_KERNELS, LAYER_GATES, GraphContract
+from edgedec.models.graph import (
+    BUNDLED_KERNELS,
+    KV_PARTS,
+    LAYER_GATES,
+    GraphContract,
+    past_port,
+)
+from edgedec.models.kv_formats import kv_panels_of
 from edgedec.models.kv_sizes import kv_block_nbytes, kv_row_nbytes
+from edgedec.runtime.backends._encoder import SourceRows
 from edgedec.runtime.backends._graph_checks import check_recurrent_layers
 from edgedec.runtime.backends._kv_cache import Array, PanelArena, Places
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
@@ -212,6 +220,15 @@ class InPlaceKVCache(Generic[R]):
             self.caches.compact(n_past, path)
         if self.recurrent is not None:
             self.recurrent.commit(n_past, tree, path)
+
+    def take_source(self, rows: SourceRows) -> None:
+        """Takes what an encoder made of a source; see `SourceState`."""
+        by_layer = self._model.config.kv_layers
+        keys, values = (
+            np.concatenate([rows[past_port(i, part)] for i in by_layer]) for part in KV_PARTS
+        )
+        kv_rows = kv_panels_of(self._model.contract.kv.format).rows_of(keys, values)
+        self.caches.load_rows(0, keys.shape[2], kv_rows)
 
     def snapshot(self, start: int, stop: int) -> KVRows:
         kv_rows = self.caches.rows(start, stop)

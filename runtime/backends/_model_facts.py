@@ -38,7 +38,7 @@ class ModelFacts:
 
     @property
     def n_token_ids(self) -> int:
-        return self.config.vocab_size
+        return self.config.n_token_ids
 
     @property
     def n_layers(self) -> int:

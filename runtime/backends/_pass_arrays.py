@@ -20,6 +20,7 @@ from edgedec.models.graph import (
     RING_SEQUENCES,
     SEQUENCE_FIELDS,
     SEQUENCES,
+    SOURCES,
 )
 from edgedec.runtime.backends._kv_cache import Places
 from edgedec.runtime.sequences.passes import Pass
@@ -104,7 +105,9 @@ class _Numbers:
 class PassArrays:
     """The inputs of one shape of pass, by port, in arrays that stay where they are."""
 
-    def __init__(self, shape: PassShape, hidden_size: int, n_features: int = 0) -> None:
+    def __init__(
+        self, shape: PassShape, hidden_size: int, n_features: int = 0, has_sources: bool = False
+    ) -> None:
         n_entered = shape.n_new if shape.is_entered else 0
         self._ids = _Numbers(1, shape.n_new - n_entered)
         self._entry = np.zeros((1, n_entered, hidden_size), np.float32)
@@ -115,11 +118,16 @@ class PassArrays:
         self._ring_sequences = _Numbers(shape.n_sequences, SEQUENCE_FIELDS)
         self._logit_rows = _Numbers(shape.n_rows)
         self._mtp_rows = _Numbers(shape.n_mtp)
+        self._sources = _Numbers(shape.n_sequences) if has_sources else None
 
     def by_port(self) -> dict[str, npt.NDArray[Any]]:
         """Returns the array of each input."""
-        features = {FEATURES: self._features} if self._features.size else {}
-        return features | {
+        optional: dict[str, npt.NDArray[Any]] = {}
+        if self._features.size:
+            optional[FEATURES] = self._features
+        if self._sources is not None:
+            optional[SOURCES] = self._sources.array
+        return optional | {
             INPUT_IDS: self._ids.array,
             ENTRY: self._entry,
             POSITION_IDS: self._positions.array,
@@ -171,6 +179,8 @@ class PassArrays:
             counts = wanted.n_past, n_nodes - wanted.n_known, n_nodes
             whole += stated_places(counts, whole_places)
             rings += stated_places(counts, ring_places)
+        if self._sources is not None:
+            self._sources.write(*(wanted.sequence.n_source for wanted in passes))
         self._sequences.write(*whole)
         self._ring_sequences.write(*rings)
 

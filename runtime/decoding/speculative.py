@@ -55,7 +55,9 @@ class Speculative(DecodingStrategy):
     def begin(self, state: DecodeState, hidden: HiddenStates) -> SpeculativeDecoding:
         """Returns the rounds of one request."""
         planning = self._planner.begin(
-            DraftPrompt(state.tokens, hidden, state.sequence), state.sequence, state.clock.now_s
+            DraftPrompt(state.plain_tokens, hidden, state.sequence),
+            state.sequence,
+            state.clock.now_s,
         )
         return SpeculativeDecoding(self, state, planning)
 
@@ -93,7 +95,7 @@ class SpeculativeDecoding(Decoding):
         if self._planning.is_resting:
             return (yield from self._rest(noise))
         context = DraftContext(
-            state.tokens,
+            state.plain_tokens,
             state.n_prompt,
             state.sampling,
             noise,
@@ -119,14 +121,14 @@ class SpeculativeDecoding(Decoding):
     def end(self) -> None:
         state, team = self._state, self._planning.team
         state.sequence.rewind(min(state.sequence.n_tokens, len(state.tokens)))
-        team.end(state.tokens)
+        team.end(state.plain_tokens)
         state.stats.failed_drafters.update(self._method.failures)
         state.stats.n_early = sum(early.n_drafted for early in team.early)
         state.stats.n_early_used = sum(early.n_used for early in team.early)
 
     def catch_up(self, target: TokenSequence) -> Passes[int]:
         """Has the models that drafted compute what was predicted for them, and draft better."""
-        return (yield from self._planning.team.use_idle_time(self._state.tokens, target))
+        return (yield from self._planning.team.use_idle_time(self._state.plain_tokens, target))
 
     def explain(self) -> list[str]:
         """Returns what was decided, a line each."""

@@ -57,7 +57,8 @@ class DecodeState:
     clock: what the method's own timings are read from.
     n_prompt: how many of ``tokens`` are the prompt.
     is_watched: statistics of the row that chose the newest token are kept, in ``chosen_by``.
-    logprobs: of each emitted token, if the request asks for them.
+    logprobs: of each emitted token, if the request asks for them. plain_tokens: ``tokens``, those
+        of a source by their own ids, as drafters may find them again in the output.
     """
 
     sequence: TokenSequence
@@ -71,6 +72,7 @@ class DecodeState:
     rows: Rows | None = None
     clock: BusyClock = field(default_factory=BusyClock)
     n_prompt: int = field(init=False)
+    plain_tokens: list[int] = field(init=False)
     is_watched: bool = False
     chosen_by: tuple[RowStats, int] | None = field(default=None, init=False)
     logprobs: list[TokenLogprob] = field(default_factory=list, init=False)
@@ -82,6 +84,9 @@ class DecodeState:
 
     def __post_init__(self) -> None:
         self.n_prompt = len(self.tokens)
+        self.plain_tokens = self.tokens
+        if self.sequence.n_source_of(self.tokens):
+            self.plain_tokens = [token % self.sequence.vocab_size for token in self.tokens]
         self._is_always_edited = self.sampling.is_editing
         self._mus[self.n_prompt] = 2 * self.sampling.mirostat_tau
 
@@ -100,10 +105,11 @@ class DecodeState:
 
         breakers: tokens that end repetitions. alignment: see `Alignment`.
         """
+        written = prompt[sequence.n_source_of(prompt) :]
         if mask is not None:
-            mask.begin(prompt)
+            mask.begin(written)
         is_ordered = config.sampling.is_ordered
-        history = History(prompt, Repeats(prompt, breakers) if is_ordered else None)
+        history = History(written, Repeats(written, breakers) if is_ordered else None)
         stats = DecodeStats()
         return cls(sequence, list(prompt), config, history, stats, stop_token_ids, mask, alignment)
 
@@ -195,6 +201,8 @@ class DecodeState:
         if self.config.logprobs is not None:
             self.logprobs.append(self._logprobs.pop(len(self.tokens)))
         self.tokens.append(token)
+        if self.plain_tokens is not self.tokens:
+            self.plain_tokens.append(token)
         self.history.add(token)
         if self.mask is not None:
             self.mask.accept(token)

@@ -54,7 +54,7 @@ class Lending:
         Raises:
             SessionError: ``tokens`` is empty or does not fit the context.
         """
-        check_fits(tokens, self.loaded.context - n_new, self.loaded.model.vocab_size)
+        check_fits(tokens, self.loaded.context - n_new, self.loaded.model.n_token_ids)
         with self.sequence(tokens) as sequence:
             if is_recalled:
                 with self.scheduler.exclusive():

@@ -61,7 +61,7 @@ def score_continuations(
     for one in given:
         if not one:
             raise ConfigError("a continuation is empty, expected at least one token id")
-        check_fits([*tokens, *one], loaded.context, loaded.model.vocab_size)
+        check_fits([*tokens, *one], loaded.context, loaded.model.n_token_ids)
     return lending.run(tokens, lambda sequence: log_probs_after(sequence, tokens, given))
 
 

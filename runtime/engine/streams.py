@@ -101,9 +101,10 @@ class Streams:
         config.check_vocabulary(loaded.model.vocab_size)
         self._predictors.check(config)
         tokens = loaded.encoder.encode(prompt)
-        check_fits(tokens, loaded.context, loaded.model.vocab_size)
+        check_fits(tokens, loaded.context, loaded.model.n_token_ids)
         n_before = len(tokens) - n_begun
-        before = () if is_answer or is_conversation(prompt) else tokens[:n_before]
+        goes_on = not (is_answer or is_conversation(prompt) or loaded.encoder.has_source)
+        before = tokens[:n_before] if goes_on else ()
         new_text = maker_of_texts(loaded.tokenizer, before, config.stop)
         strategy, state = self._begin(tokens, config, alignment)
         request = Request(

@@ -98,6 +98,7 @@ def find_draft(
 
     Raises:
         BundleError: That other bundle is broken.
+        ConfigError: One of the two has an encoder.
     """
     other, listing = (folder, manifest) if draft is True else (Path(draft), None)
     listing = listing or read_manifest(other)
@@ -109,6 +110,11 @@ def find_draft(
         raise ConfigError(
             "a model that fills masks in neither drafts nor checks drafts: load it without a draft "
             "model"
+        )
+    if entry.encoder is not None or manifest.target.encoder is not None:
+        raise ConfigError(
+            f"{other} cannot draft for {folder}: a model with an encoder neither drafts nor has "
+            "one that drafts for it; leave the draft model out"
         )
     if draft is True:
         own_name = str(PurePosixPath(entry.graph).parent / TOKENIZER_NAME)

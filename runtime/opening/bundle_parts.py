@@ -14,7 +14,7 @@ from edgedec.models.manifest import TUNED_KEY, BundleManifest
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.methods.method_parts import PLAIN
 from edgedec.runtime.methods.methods import identity_of
-from edgedec.runtime.text.prompt import PromptEncoder
+from edgedec.runtime.text.prompt import PromptEncoder, Source
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.system.machine import architecture
 from edgedec.system.processors import processors
@@ -37,8 +37,9 @@ def prompt_encoder(folder: Path, manifest: BundleManifest, tokenizer: Tokenizer)
             template = ChatTemplate(source, manifest.template_variables)
         except SessionError as error:  # plain text needs none
             template = BrokenTemplate(f"{folder / TEMPLATE_NAME}: {error}")
-    context = manifest.target.context
-    return PromptEncoder(tokenizer, template, manifest.opening_token_ids, context)
+    context, facts = manifest.target.context, manifest.source
+    read = None if facts is None else Source(facts, manifest.target.config.vocab_size)
+    return PromptEncoder(tokenizer, template, manifest.opening_token_ids, context, read)
 
 
 def default_method(manifest: BundleManifest) -> str:

@@ -137,7 +137,10 @@ def _begin(folder: Path, options: EngineOptions) -> _Opening:
 def _new_memory(opening: _Opening) -> SessionMemory:
     """Returns an empty memory that knows the target model."""
     options, manifest = opening.options, opening.manifest
-    memory = SessionMemory(options.prefix_cache_mb * 10**6, _prefix_files(options))
+    if opening.entry.contract.can.sources:
+        memory = SessionMemory()  # rows of a source depend on all of it: no two have some in common
+    else:
+        memory = SessionMemory(options.prefix_cache_mb * 10**6, _prefix_files(options))
     fingerprint = fingerprint_of(manifest, manifest.target_name)
     memory.know(TARGET, KnownModel(fingerprint, opening.entry.config, opening.context))
     return memory

@@ -55,6 +55,10 @@ class PassSequence(Protocol):
         """Committed tokens."""
 
     @property
+    def n_source(self) -> int:
+        """Tokens of its source, see `source_tokens`; 0 while they are not committed."""
+
+    @property
     def partial(self) -> Sequence[int]:
         """Tokens of which only the first layers are computed."""
 

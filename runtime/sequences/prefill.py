@@ -168,6 +168,8 @@ def _next_chunk(
     start, size = sequence.n_tokens, _chunk_size(sequence, pass_ms)
     is_last = len(text) - start <= max(size, n_rows)
     stop = len(text) if is_last else min(start + size, len(text) - n_rows)
+    if start < (n_source := sequence.n_source_of(text)):
+        is_last, stop = False, n_source
     chunk = text[start:stop]
     asked = range(len(chunk) - n_rows, len(chunk)) if is_last else ()
     rows = yield Pass(

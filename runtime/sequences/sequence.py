@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgedec.models.errors import SessionError
+from edgedec.models.source_tokens import n_source
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.capability_checks import (
     check_capabilities,
@@ -79,6 +80,16 @@ class TokenSequence:
     def n_tokens(self) -> int:
         """Number of committed tokens."""
         return len(self._tokens)
+
+    @property
+    def n_source(self) -> int:
+        """Committed tokens that are a source, see `source_tokens`; 0 while it is not whole."""
+        return self.n_source_of(self._tokens)
+
+    def n_source_of(self, text: Sequence[int]) -> int:
+        """Returns how many tokens of ``text`` are its source."""
+        model = self.model
+        return n_source(text, model.vocab_size) if model.capabilities.sources else 0
 
     @property
     def n_exact(self) -> int:
@@ -297,8 +308,12 @@ class TokenSequence:
             self._n_exact = sys.maxsize
 
     def reachable(self, n_tokens: int) -> int:
-        """Returns the most tokens, up to ``n_tokens``, that `truncate` can leave."""
-        return self.state.reachable(n_tokens)
+        """Returns the most tokens, up to ``n_tokens``, that `truncate` can leave.
+
+        None where that would cut a source, which an encoder reads as a whole.
+        """
+        is_whole = not self.model.capabilities.sources or 0 < self.n_source <= n_tokens
+        return self.state.reachable(n_tokens) if is_whole else 0
 
     def resting(self, n_tokens: int) -> int:
         """Returns the most tokens, up to ``n_tokens``, that `snapshot` can be of."""

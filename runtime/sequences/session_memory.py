@@ -269,7 +269,7 @@ class SessionMemory:
         return Expected(
             fingerprint=model.fingerprint,
             context=model.context,
-            vocab_size=config.vocab_size,
+            vocab_size=config.n_token_ids,
             # Two arrays of float32 for each layer, and as much again for what goes with them.
             max_row_nbytes=8 * config.n_kv_numbers
             + 4 * len(config.recurrent_layers) * config.recurrence.kept_size,

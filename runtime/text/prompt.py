@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgedec.models.errors import PromptTooLongError, SessionError
+from edgedec.models.source_tokens import SourceText, is_source, source_tokens
 from edgedec.runtime.text.tokenizer import Codec, without_surrogates
 
 if TYPE_CHECKING:  # `loading` knows when to import it
@@ -30,6 +32,34 @@ def is_conversation(prompt: Prompt) -> bool:
     return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
+@dataclass(frozen=True)
+class Source:
+    """How prompts become texts of an encoder-decoder model: a source, and what follows it.
+
+    facts: of the bundle. vocab_size: of the model.
+    """
+
+    facts: SourceText
+    vocab_size: int
+
+    def of_text(self, ids: Sequence[int]) -> list[int]:
+        """Returns the text whose source is a prompt of these ids, which ends like plain text."""
+        closing = self.facts.closing_token_ids
+        is_closed = bool(closing) and tuple(ids[-len(closing) :]) == closing
+        return self.of_ids([*ids, *(() if is_closed else closing)])
+
+    def of_ids(self, ids: Sequence[int]) -> list[int]:
+        """Returns the text whose source is ``ids``; a text that has its source stays as it is."""
+        if is_source(ids[0], self.vocab_size):
+            return [*ids]
+        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            raise SessionError(
+                f"the prompt holds token {min(ids) if min(ids) < 0 else max(ids)}, expected 0 to "
+                f"{self.vocab_size - 1}"
+            )
+        return [*source_tokens(ids, self.vocab_size), self.facts.start_token_id]
+
+
 class PromptEncoder:
     """Turns prompts into token ids as the bundle's model expects them."""
 
@@ -39,6 +69,7 @@ class PromptEncoder:
         template: ChatTemplate | BrokenTemplate | None = None,
         opening: Sequence[int] = (),
         context: int | None = None,
+        source: Source | None = None,
     ) -> None:
         """Makes an encoder.
 
@@ -46,7 +77,9 @@ class PromptEncoder:
             opening: Tokens that plain text begins with.
             context: Most tokens that can be of use; longer texts are refused before they are read
                 to their ends.
+            source: How prompts become sources, of an encoder-decoder model.
         """
+        self._source = source
         self._codec = codec
         self._context = context
         self._template = template
@@ -67,6 +100,11 @@ class PromptEncoder:
         """The chat template tells the model of tools."""
         return self._template is not None and self._template.reads_tools
 
+    @property
+    def has_source(self) -> bool:
+        """An encoder reads prompts, and what is written does not go on from their text."""
+        return self._source is not None
+
     def encode(self, prompt: Prompt, tools: Sequence[Message] = ()) -> list[int]:
         """Returns the ids of ``prompt``; with messages, the template is given ``tools``.
 
@@ -80,7 +118,7 @@ class PromptEncoder:
         if items and all(isinstance(item, Mapping) for item in items):
             return self.encode_conversation(items, tools)[0]
         if items and all(isinstance(i, int) and not isinstance(i, bool) for i in items):
-            return items
+            return items if self._source is None else self._source.of_ids(items)
         raise SessionError(
             f"the prompt is {_shown(prompt)}, expected text, chat messages (mappings with role and "
             "content) or token ids, at least one"
@@ -93,7 +131,7 @@ class PromptEncoder:
             raise SessionError(
                 "the prompt is empty and this model has no start token: pass at least one character"
             )
-        return ids
+        return ids if self._source is None else self._source.of_text(ids)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
         """Returns the text that the chat template makes of ``messages``.
@@ -118,6 +156,8 @@ class PromptEncoder:
         ids = self._codec.encode_rendered(text, escape.restore)
         if not ids:
             raise SessionError("the chat template renders these messages to nothing")
+        if self._source is not None:
+            ids = self._source.of_text(ids)
         return ids, text.translate(escape.restore)
 
     def _rendered(

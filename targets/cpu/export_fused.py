@@ -6,19 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.export.kv_panels import kv_panels
-from edgedec.export.phases.recipe_model import RecipeModel
+from edgedec.export.phases.recipe_model import ENCODER_NAME, RecipeModel
 from edgedec.export.to_onnx.emit import emit_portable
-from edgedec.export.to_onnx.fuse import fuse
+from edgedec.export.to_onnx.emit_encoder import emit_encoder
+from edgedec.export.to_onnx.fuse import fuse, fuse_encoder
 from edgedec.export.to_onnx.graph import port_names
 from edgedec.export.to_onnx.messages import ModelProto, save_model
 from edgedec.export.to_onnx.runners import FusedRunner
 from edgedec.export.verifying.kv_error import check_kv_error, kv_error_tokens, measure_kv_error
-from edgedec.export.verifying.verify import N_TOKENS
+from edgedec.export.verifying.verify import N_TOKENS, verification_source
 from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.graph import MAX_SEQUENCES, Capabilities, GraphContract
 from edgedec.models.kv_formats import find_kv_format
 from edgedec.targets.portable.export_portable import pack
 
+HAS_ENCODERS = True
 RECURRENCES = ("short_conv", "mamba2", "delta")
 BLOCKS = True
 GRAPH_NAME = "model.onnx"
@@ -27,7 +29,10 @@ WEIGHTS_NAMES = (WEIGHTS_FILE,)
 
 def emit(model: RecipeModel) -> None:
     """The graph of the family's recipe; passes that stop early need its last hidden states."""
-    model.graph = emit_portable(model.source.config, model.context, model.returned_layers)
+    config = model.source.config
+    model.graph = emit_portable(config, model.context, model.returned_layers)
+    if config.encoder is not None:
+        model.encoder = emit_encoder(config, model.context)
 
 
 def fuse_graph(model: RecipeModel) -> None:
@@ -38,6 +43,8 @@ def fuse_graph(model: RecipeModel) -> None:
 
     config, formats = model.source.config, model.formats
     model.graph = fuse(model.graph, config, formats, dump, kv_format=model.kv_format)
+    if model.encoder is not None:
+        model.encoder = fuse_encoder(model.encoder, formats)
 
 
 PHASES = (("emit", emit), ("fuse", fuse_graph), ("pack", pack))
@@ -62,13 +69,18 @@ def contract(model: RecipeModel) -> GraphContract:
             entry=config.can_skip_layers,
             hidden=model.returned_layers,
             n_sequences=1 if config.recurrent_layers else MAX_SEQUENCES,
+            sources=config.encoder is not None,
         ),
     )
 
 
 def open_graph(model: RecipeModel) -> FusedRunner:
     """Returns a way to run the written graph."""
-    return FusedRunner(model.folder / GRAPH_NAME, model.source.config, 2 * N_TOKENS)
+    config = model.source.config
+    runner = FusedRunner(model.folder / GRAPH_NAME, config, 3 * N_TOKENS)
+    if model.encoder is not None:
+        runner.read_source(model.folder / ENCODER_NAME, verification_source(config))
+    return runner
 
 
 def measure(model: RecipeModel) -> dict[str, Any]:
@@ -79,7 +91,9 @@ def measure(model: RecipeModel) -> dict[str, Any]:
     """
     if not find_kv_format(model.kv_format).is_rounded:
         return {}
-    tokens = kv_error_tokens(model.source, model.context)
-    found = measure_kv_error(model.folder / GRAPH_NAME, model.source.config, tokens)
+    encoder = None if model.encoder is None else model.folder / ENCODER_NAME
+    n_most = model.context if encoder is None else model.context // 2  # read, then written
+    tokens = kv_error_tokens(model.source, n_most)
+    found = measure_kv_error(model.folder / GRAPH_NAME, model.source.config, tokens, encoder)
     check_kv_error(found, model.source.name)
     return {"kv_cache": {"format": model.kv_format, **found}}

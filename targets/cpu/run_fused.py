@@ -144,6 +144,6 @@ class _Runs:
             self._logits = np.empty((n_copied, config.n_logits), np.float32)
         rows = empty_rows(shape, self._logits, config.hidden_size, can)
         width = config.hidden_size
-        binding = Binding(session.ort, shape, rows, self.shared_values, width, can.features)
+        binding = Binding(session.ort, shape, rows, self.shared_values, width, can)
         self._bindings[session, shape] = binding
         return binding

@@ -24,10 +24,12 @@ from edgedec.models.graph import (
     LOGIT_ROWS,
     LOGITS,
     POSITION_IDS,
+    SOURCE_BIAS,
     GraphContract,
     hidden_port,
     present_port,
 )
+from edgedec.runtime.backends._encoder import SourceRows
 from edgedec.runtime.backends._graph_checks import check_recurrent_layers
 from edgedec.runtime.backends._model_facts import ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
@@ -174,6 +176,10 @@ class PortableKVCache:
             logits = logits[asked]
         return Rows(logits, {layer: results[name][0] for layer, name in hidden.items()})
 
+    def take_source(self, rows: SourceRows) -> None:
+        """Takes what an encoder made of a source; see `SourceState`."""
+        self._present = dict(rows)
+
     def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Takes the rows of ``path`` over."""
         if len(path) != len(tree) or not tree.is_chain:
@@ -213,6 +219,12 @@ class PortableKVCache:
             inputs[LOGIT_ROWS] = np.array(asked, np.int64)
         if ATTENTION_BIAS in names:
             inputs[ATTENTION_BIAS] = _attention_bias(tree, n_past)[:, :, n_known:]
+        if SOURCE_BIAS in names:
+            n_source = wanted.sequence.n_source
+            inputs[ATTENTION_BIAS][..., :n_source] = _MASKED
+            of_source = np.zeros_like(inputs[ATTENTION_BIAS])
+            of_source[..., n_source:] = _MASKED
+            inputs[SOURCE_BIAS] = of_source
         if ATTENTION_MASK in names:
             inputs[ATTENTION_MASK] = np.ones((1, n_past + len(tree)), np.int64)
         return inputs

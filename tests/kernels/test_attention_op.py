@@ -67,6 +67,37 @@ def test_sinks(attention_node, same_bits):
     refuses(node, "sinks has shape [5], expected [4]")
 
 
+def test_sources_and_biases_by_distance(attention_node, same_bits):
+    """Behind absent sinks; queries alone see the source, where the node says so."""
+    node, bias = attention_node, np.linspace(-2, 2, 28, dtype=np.float32).reshape(7, 4)
+    cut = {"source": 18, "distance_bias": bias}
+    node.names += ["", "", "sources", "distance_bias"]
+    node.feeds["sources"], node.constants["distance_bias"] = np.array([18], np.int64), bias
+    feeds, rope = node.feeds, (node.constants["cos"], node.constants["sin"])
+    keys, values = (cache.copy()[LAYER] for cache in (feeds["k_cache"], feeds["v_cache"]))
+    pass_of = feeds["position_ids"][0], feeds["parents"][0], PAST, rope, (keys, values)
+    expected = kernels.attention(feeds["qkv"][0], *pass_of, **cut)[None]
+    assert not same_bits(expected, node.expected)
+    assert same_bits(node.run(), expected)
+    for sources, message in (
+        ([21], "a sequence has a source of 21 tokens, expected 0 to 20"),
+        ([-1], "a sequence has a source of -1 tokens"),
+        ([], "sources are 0, expected one for each sequence"),
+    ):
+        feeds["sources"] = np.array(sources, np.int64)
+        refuses(node, message)
+    feeds["sources"] = np.array([18], np.int64)
+    node.constants["distance_bias"] = bias.reshape(14, 2)
+    refuses(node, "distance_bias has shape [14, 2], expected [any, 4]")
+    node.constants["distance_bias"] = bias
+    node.attributes["sees_source"] = 1
+    refuses(node, "sees_source needs shares_kv, which is 0")
+    node.attributes["shares_kv"] = 1
+    feeds["qkv"] = np.ascontiguousarray(feeds["qkv"][..., : 4 * 16])
+    seen = {"source": 18, "sees_source": True, "shares_kv": True, "distance_bias": bias}
+    assert same_bits(node.run(), kernels.attention(feeds["qkv"][0], *pass_of, **seen)[None])
+
+
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("are_constant", [True, False], ids=["constants", "inputs"])
 def test_equals_the_kernel(node, n_threads, are_constant, same_bits):

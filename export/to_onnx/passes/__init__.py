@@ -62,3 +62,16 @@ def pipeline(
         ("add_row_stats", add_row_stats),
         ("remove_unused", remove_unused),
     )
+
+
+def encoder_pipeline(formats: Mapping[str, QuantFormat]) -> tuple[tuple[str, Pass], ...]:
+    """Returns the passes for the graph of an encoder, whose attention stays as it is."""
+    return (
+        ("pack_matrices", partial(pack_matrices, formats=formats)),
+        ("fold_bias", fold_bias),
+        ("merge_projections", merge_projections),
+        ("fold_norm", fold_norm),
+        ("fuse_gate", fuse_gate),
+        ("fold_residual", fold_residual),
+        ("remove_unused", remove_unused),
+    )

@@ -18,6 +18,8 @@ from edgedec.models.graph import (
     RING_SEQUENCES,
     SEQUENCE_FIELDS,
     SEQUENCES,
+    SOURCE_BIAS,
+    SOURCES,
     V_CACHE,
     V_RING,
     is_past_port,
@@ -50,8 +52,10 @@ def fuse_attention(model: ModelProto, config: ModelConfig) -> None:
         v_cache f16 [L, n_kv_heads, capacity, head_size], written in place; but those with a window
         share ring_sequences, k_ring and v_ring, which are alike. Scale, softcap and window are
         attributes, where the layer has them. Sinks are an input behind that of the layer gates.
-        A layer with another's keys reads q alone, and runs behind that one: shares_kv=1. Rows of a
-        bidirectional model see all nodes: sees_all=1.
+        A layer with another's keys reads q alone, and runs behind that one: shares_kv=1. So does
+        attention to a source, whose bias is source_bias: sees_source=1. Where texts have sources,
+        `sources` is an input behind those; and a table behind that where biases are looked up. Rows
+        of a bidirectional model see all nodes: sees_all=1.
     """
     editor = GraphEditor(model)
     for attend in editor.nodes("Attention"):
@@ -74,6 +78,8 @@ def _fuse_layer(editor: GraphEditor, attend: NodeProto, config: ModelConfig) -> 
     fused = _attention(config, layer, attend, q)
     fused.input[0] = qkv
     fused.input.extend(sinks)
+    if config.encoder is not None:
+        fused.input.extend(["", "", SOURCES, *_distance_table(editor, attend)])
     editor.replace([*split, q, k, attend, *around], [*joined, fused])
 
 
@@ -93,6 +99,9 @@ def _fuse_shared(
     fused = _attention(config, layers[attend.input[1]], attend, q)
     fused.output[0] = joined.output[0]
     fused.attribute.append(make_attribute("shares_kv", 1))
+    if attend.input[3] == SOURCE_BIAS:
+        fused.attribute.append(make_attribute("sees_source", 1))
+        fused.input.extend(["", "", SOURCES])
     editor.replace([q, rows, apart, attend, by_row, joined], [fused])
 
 
@@ -118,6 +127,16 @@ def _attention(config: ModelConfig, layer: int, attend: NodeProto, q: NodeProto)
         head_size=config.head_size_of(layer),
         **of_layer,
     )
+
+
+def _distance_table(editor: GraphEditor, attend: NodeProto) -> list[str]:
+    """Returns the table whose rows are added to scores by distance, if there is one."""
+    value, bias = attend.input[3], None
+    for op_type in ("Add", "Squeeze", "Transpose", "Gather"):
+        if (bias := editor.producer(value, op_type)) is None:
+            return []
+        value = bias.input[0]
+    return [value]
 
 
 def _sinks(editor: GraphEditor, attend: NodeProto) -> tuple[list[str], list[NodeProto]]:
@@ -151,12 +170,14 @@ def _join(
 
 def _replace_interface(model: ModelProto, config: ModelConfig) -> None:
     graph = model.graph
-    replaced = {ATTENTION_BIAS} | {v.name for v in graph.input if is_past_port(v.name)}
+    replaced = {ATTENTION_BIAS, SOURCE_BIAS} | {v.name for v in graph.input if is_past_port(v.name)}
     kept = [v for v in graph.input if v.name not in replaced]
     added = [
         make_port(PARENTS, TensorProto.INT64, (1, "P")),
         *kv_cache_inputs(config, "float16"),
     ]
+    if config.encoder is not None:
+        added.append(make_port(SOURCES, TensorProto.INT64, ("n_sources",)))
     past = {present_port(v.name) for v in graph.input if is_past_port(v.name)}
     outputs = [v for v in graph.output if v.name not in past]
     del graph.input[:], graph.output[:]

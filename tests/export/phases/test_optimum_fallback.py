@@ -114,7 +114,7 @@ def test_models_of_other_families_that_see_images_say_so(tmp_path: Path, family:
         ({"model_type": "qwen3_omni", "thinker_config": {}}, "thinker_config is there"),
         ({"model_type": "internvl_chat", "llm_config": {}}, "llm_config is there"),
         ({"model_type": "clip", "vision_config": {}}, "vision_config is there"),
-        ({"model_type": "t5", "is_encoder_decoder": True}, "t5 has an encoder and a decoder"),
+        ({"model_type": "bart", "is_encoder_decoder": True}, "bart has an encoder and a decoder"),
         ({"model_type": "whisper", "is_encoder_decoder": True}, "whisper has an encoder"),
     ],
 )

@@ -1,0 +1,151 @@
+"""Encoder-decoder models: the graph that reads a source, beside the one that writes.
+
+What the decoder's layers look at of a source are rows of its tokens, like those of any others, so
+they are kept, shared and saved with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from edgedec import kernels
+from edgedec.models.config import ModelConfig
+from edgedec.models.errors import SessionError
+from edgedec.models.graph import INPUT_IDS, KV_PARTS, Capabilities, past_port, present_port
+from edgedec.models.source_tokens import is_source, source_ids
+from edgedec.runtime.backends._graph_checks import check_names
+from edgedec.runtime.backends._ort import PassRunner, open_graph
+from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.sequences.model import Model, SequenceState
+from edgedec.runtime.sequences.passes import Pass
+from edgedec.runtime.sequences.rows import Rows
+
+Array = npt.NDArray[Any]
+SourceRows = Mapping[str, Array]
+"""Rows of a source by the names of a graph's inputs, `past_port`: [1, n_kv_heads, T, head_size]."""
+
+
+class SourceState(SequenceState, Protocol):
+    """A state that takes what an encoder made of a source."""
+
+    def take_source(self, rows: SourceRows) -> None:
+        """Takes rows as those of the latest pass, which is to be committed."""
+
+
+class EncoderDecoder:
+    """A `Model` of two graphs. Passes over a source run the encoder, all others the decoder."""
+
+    def __init__(self, decoder: Model, encoder: Encoder) -> None:
+        self._decoder = decoder
+        self._encoder = encoder
+
+    @property
+    def vocab_size(self) -> int:
+        return self._decoder.vocab_size
+
+    @property
+    def n_token_ids(self) -> int:
+        return self._decoder.n_token_ids
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._decoder.capabilities
+
+    @property
+    def is_movable(self) -> bool:
+        return False
+
+    @property
+    def n_layers(self) -> int:
+        return self._decoder.n_layers
+
+    @property
+    def is_closed(self) -> bool:
+        return self._decoder.is_closed
+
+    def new_state(self, context: int) -> SequenceState:
+        return self._decoder.new_state(context)
+
+    def compute(self, passes: Sequence[Pass]) -> list[Rows]:
+        """Returns the rows of each pass; see `Model`. Those over sources have none.
+
+        Raises:
+            SessionError: A source is not the beginning of its text, or not whole.
+        """
+        reading = {i for i, wanted in enumerate(passes) if self._is_reading(wanted)}
+        written = [wanted for i, wanted in enumerate(passes) if i not in reading]
+        rows = iter(self._decoder.compute(written) if written else ())
+        return [
+            self._read(wanted) if i in reading else next(rows) for i, wanted in enumerate(passes)
+        ]
+
+    def close(self) -> None:
+        self._encoder.close()
+        self._decoder.close()
+
+    def _is_reading(self, wanted: Pass) -> bool:
+        return any(is_source(token, self.vocab_size) for token in wanted.tree.tokens)
+
+    def _read(self, wanted: Pass) -> Rows:
+        if wanted.n_past or wanted.logit_rows or not wanted.tree.is_chain:
+            raise SessionError(
+                f"a pass over a source after {wanted.n_past} tokens asks for "
+                f"{len(wanted.logit_rows)} rows of logits, expected none, at the text's beginning"
+            )
+        rows = self._encoder.read(source_ids(wanted.tree.tokens, self.vocab_size))
+        cast(SourceState, wanted.sequence.state).take_source(rows)
+        return Rows(np.empty((0, self.vocab_size), np.float32))
+
+
+class Encoder:
+    """The graph of an encoder, opened."""
+
+    def __init__(
+        self,
+        graph: Path,
+        config: ModelConfig,
+        providers: Sequence[str],
+        threads: int,
+        affinity: Affinity,
+    ) -> None:
+        """Opens it. config: of the decoder. A BundleError where it is none of its encoders."""
+        custom_ops = kernels.library_path() if kernels.has_library() else None
+        self._affinity = affinity
+        self._session: onnxruntime.InferenceSession | None = open_graph(
+            graph, threads, providers, custom_ops, affinity
+        )
+        self._outputs = {
+            past_port(i, part): present_port(past_port(i, part))
+            for i in config.kv_layers
+            for part in KV_PARTS
+        }
+        session = self._session
+        for what, found, stated in (
+            ("inputs", session.get_inputs(), (INPUT_IDS,)),
+            ("outputs", session.get_outputs(), tuple(self._outputs.values())),
+        ):
+            check_names(graph, what, [port.name for port in found], stated)
+
+    def read(self, ids: Sequence[int]) -> SourceRows:
+        """Returns the rows of a source.
+
+        Raises:
+            SessionError: ONNX Runtime refuses, or the model is closed.
+        """
+        if self._session is None:
+            raise SessionError("the model is closed: load the bundle again")
+        inputs, names = {INPUT_IDS: np.array([ids], np.int64)}, list(self._outputs.values())
+        with self._affinity.held():
+            found = PassRunner().run(partial(self._session.run, names, inputs))
+        return dict(zip(self._outputs, found, strict=True))
+
+    def close(self) -> None:
+        """Releases the graph."""
+        self._session = None

@@ -1,0 +1,87 @@
+"""T5 and FLAN-T5 against transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.models.config import ModelConfig
+from edgedec.models.distance_bias import distance_buckets
+
+from ..parity.encoder_parity import VOCAB, EncoderParity
+
+torch = pytest.importorskip("torch", reason="needs the dev extra")
+transformers = pytest.importorskip("transformers", reason="needs the dev extra")
+
+SIZES = {
+    "vocab_size": VOCAB, "d_model": 40, "d_kv": 12, "d_ff": 56, "num_layers": 3,
+    "num_decoder_layers": 2, "num_heads": 4, "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12, "decoder_start_token_id": 0, "pad_token_id": 0,
+    "eos_token_id": 1,
+}  # fmt: skip
+
+
+class T5Parity(EncoderParity):
+    @classmethod
+    def spread(cls, name: str) -> tuple[float, float]:
+        """Scores are not scaled, so T5 draws queries smaller."""
+        if "relative_attention_bias" in name:
+            return 0.0, 1.0
+        mean, std = super().spread(name)
+        return mean, std * 12**-0.5 if name.endswith("Attention.q.weight") else std
+
+
+class TestFirst(T5Parity):
+    """The first version: no gates, a tied head."""
+
+    EXPECTED = {
+        "family": "t5", "n_layers": 2, "hidden_size": 40, "head_size": 12, "is_gated": False,
+        "activation": "relu", "is_head_tied": True, "logit_scale": 40**-0.5,
+        "n_distance_buckets": 8, "max_distance": 12, "attention_scale": 1.0,
+    }  # fmt: skip
+    REFUSED = {
+        "feed_forward_proj": "gelu",
+        "dense_act_fn": "gelu_new",
+        "is_gated_act": True,
+        "is_encoder_decoder": False,
+        "scale_decoder_outputs": False,
+    }
+
+    @classmethod
+    def make_model(cls) -> Any:
+        return transformers.T5ForConditionalGeneration(transformers.T5Config(**SIZES))
+
+
+class TestGated(T5Parity):
+    """Version 1.1 and FLAN-T5: gates, a head of its own, as many buckets as published ones."""
+
+    EXPECTED = {
+        "is_gated": True, "activation": "gelu_tanh", "is_head_tied": False, "logit_scale": 1.0,
+        "n_distance_buckets": 32, "max_distance": 128,
+    }  # fmt: skip
+
+    @classmethod
+    def make_model(cls) -> Any:
+        sizes = {key: value for key, value in SIZES.items() if not key.startswith("relative")}
+        config = transformers.T5Config(
+            **sizes, feed_forward_proj="gated-gelu", tie_word_embeddings=False
+        )
+        return transformers.T5ForConditionalGeneration(config)
+
+
+@pytest.mark.parametrize(("n_buckets", "farthest"), [(32, 128), (8, 12), (64, 1000), (16, 9)])
+@pytest.mark.parametrize("is_encoder", [False, True])
+def test_distances_have_the_buckets_of_transformers(
+    n_buckets: int, farthest: int, is_encoder: bool
+) -> None:
+    config = ModelConfig(
+        "t5", 9, 8, 8, 1, 1, 1, 8, 9, 1e-6, n_distance_buckets=n_buckets, max_distance=farthest,
+        is_encoder=is_encoder,
+    )  # fmt: skip
+    attention = transformers.models.t5.modeling_t5.T5Attention
+    behind = range(-farthest if is_encoder else 0, farthest + 1)
+    offsets = torch.tensor(behind if is_encoder else [-i for i in behind])
+    expected = attention._relative_position_bucket(offsets, is_encoder, n_buckets, farthest)
+    np.testing.assert_array_equal(distance_buckets(config), expected.numpy())
