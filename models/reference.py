@@ -272,10 +272,10 @@ class ReferenceOps(Ops[Array]):
         if not window:
             return self._mask
         if self._config.is_encoder:
-            return np.abs(self._offsets()) < window
+            seen: npt.NDArray[np.bool_] = np.abs(self._offsets()) < window
+            return seen
         # A row's own tokens lie in order, so those in the window are the last it sees.
-        seen: npt.NDArray[np.bool_] = self._mask & (self._places() <= window)
-        return seen
+        return self._mask & (self._places() <= window)
 
     def _places(self) -> npt.NDArray[np.int64]:
         """Returns of what each row sees the place of each, counted from the end."""

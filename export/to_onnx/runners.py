@@ -172,6 +172,15 @@ class PortableRunner:
         found: Logits = logits[0]
         return found
 
+    def _steps(self, parents: Sequence[int], n_past: int) -> dict[str, npt.NDArray[Any]]:
+        """Returns what layers read to find rows; states are replayed from the beginning."""
+        own = self._own
+        if not own.has_states:
+            return {CONV_TAPS: conv_taps(parents, own.look_back + n_past, own.conv_size)}
+        walk = state_walk(parents, 0, n_past, False, own.conv_size)
+        states = {state_port(layer): self._state for layer in self._rows}
+        return {**dict(zip(STATE_WALK, walk, strict=True)), **states}
+
 
 def encoded(
     encoder: Path, ids: Sequence[int], past_ports: Sequence[str]
@@ -183,15 +192,6 @@ def encoded(
     session, names = open_session(encoder), [present_port(name) for name in past_ports]
     rows = session.run(names, {INPUT_IDS: np.array([ids], np.int64)})
     return dict(zip(past_ports, rows, strict=True))
-
-    def _steps(self, parents: Sequence[int], n_past: int) -> dict[str, npt.NDArray[Any]]:
-        """Returns what layers read to find rows; states are replayed from the beginning."""
-        own = self._own
-        if not own.has_states:
-            return {CONV_TAPS: conv_taps(parents, own.look_back + n_past, own.conv_size)}
-        walk = state_walk(parents, 0, n_past, False, own.conv_size)
-        states = {state_port(layer): self._state for layer in self._rows}
-        return {**dict(zip(STATE_WALK, walk, strict=True)), **states}
 
 
 def _empty_kv_cache(value: ort.NodeArg, n_panels: int) -> npt.NDArray[Any]:

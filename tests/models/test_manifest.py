@@ -242,10 +242,10 @@ def test_every_key_is_needed_and_no_other(bundle: Path, place: tuple[str, ...]) 
         assert key in changed(lambda fields, key=key: fields.update({key + "_": 1}))
         # Nothing was trained, no layer keeps a state or the latest tokens only, nobody reads
         # features, rows do not depend on each other, no heads are in a graph, rows see none behind
-        # them, unless it is said.
+        # them, and there is no encoder, unless it is said.
         if key not in (
             "auxiliary", "ring_layers", "ring_rows", "recurrent_layers", "recurrent_rows",
-            "features", "row_gap", "mtp", "final_norm", "blocks",
+            "features", "row_gap", "mtp", "final_norm", "blocks", "encoder", "sources",
         ):  # fmt: skip
             assert key in changed(lambda fields, key=key: fields.pop(key))
 
