@@ -128,7 +128,8 @@ def _read_contract(fields: Fields, n_layers: int) -> GraphContract:
     kv, can = fields.table("kv"), fields.table("can")
     kv.only({f.name for f in dataclasses.fields(KVLayout)})
     can.only({f.name for f in dataclasses.fields(Capabilities)})
-    flags = {f.name for f in dataclasses.fields(Capabilities) if f.type == "bool"} - {"blocks"}
+    flags = {f.name for f in dataclasses.fields(Capabilities) if f.type == "bool"}
+    flags -= {"blocks", "sources"}
     try:
         return GraphContract(
             compiler=fields.text("compiler"),

@@ -279,8 +279,8 @@ class ReferenceOps(Ops[Array]):
 
     def _places(self) -> npt.NDArray[np.int64]:
         """Returns of what each row sees the place of each, counted from the end."""
-        places: npt.NDArray[np.int64] = np.cumsum(self._mask[:, ::-1], axis=1)[:, ::-1]
-        return places
+        places = np.cumsum(self._mask[:, ::-1], axis=1, dtype=np.int64)
+        return places[:, ::-1]
 
     def _offsets(self) -> npt.NDArray[np.int64]:
         """Returns how far behind each row of an encoder each other one comes."""
