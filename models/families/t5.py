@@ -15,7 +15,7 @@ from edgedec.models.config import Activation, LayerConfig, ModelConfig
 from edgedec.models.distance_bias import DISTANCE_BIAS
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families._gguf import GgufFacts, layer_part
-from edgedec.models.families._hf import positive, with_defaults
+from edgedec.models.families._hf import positive, refuse_packing, with_defaults
 from edgedec.models.fields import Fields, shown
 from edgedec.models.weights import SourceWeight, Weight
 
@@ -43,6 +43,7 @@ def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
     fields = with_defaults(fields, tie_word_embeddings=True, is_encoder_decoder=True)
     fields.refuse("is_encoder_decoder", True)
+    refuse_packing(fields)
     kind = fields.text("feed_forward_proj", "relu")
     if kind not in _MLPS:
         raise UnsupportedModelError(
