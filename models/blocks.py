@@ -20,6 +20,9 @@ GATE_SLOPE = 1.702
 LEAST_SQUARE = 1e-5
 """See `Ops.match_size`."""
 
+SUPPRESSED = -6e4
+"""What is added to the logits of tokens that are never written. Halves hold it."""
+
 _HERE, _ELSEWHERE = "this target's compiler", "export with --target cpu, ort or portable"
 _ONLY_HERE = "export with --target cpu or portable"
 
@@ -165,6 +168,13 @@ class Ops(Protocol[T]):
 
     def soft_cap(self, x: T, bound: float) -> T:
         """Returns ``bound * tanh(x / bound)``."""
+
+    def suppress(self, logits: T) -> T:
+        """Returns logits of which those of the configuration's ``suppressed_tokens`` are lowest.
+
+        `SUPPRESSED` is added to them.
+        """
+        raise UnsupportedModelError(f"{_HERE} cannot suppress tokens: {_ELSEWHERE}")
 
     def select_rows(self, x: T) -> T:
         """Returns the rows whose logits were asked for."""
@@ -383,7 +393,10 @@ def decoder_head(ops: Ops[T], config: ModelConfig, x: T) -> T:
     if config.logit_scale != 1:
         x = ops.scale(x, config.logit_scale)
     logits = ops.linear(x, head_weight(config))
-    return ops.soft_cap(logits, config.logit_softcap) if config.logit_softcap else logits
+    if config.logit_softcap:
+        logits = ops.soft_cap(logits, config.logit_softcap)
+    is_whole = not config.trimmed_head_size
+    return ops.suppress(logits) if config.suppressed_tokens and is_whole else logits
 
 
 def head_weight(config: ModelConfig) -> str:

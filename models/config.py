@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
 from edgedec.models.errors import ConfigError
+from edgedec.models.fields import shown
 from edgedec.models.recurrence import Recurrence
 
 MAX_LAYERS = 10_000
@@ -140,6 +142,7 @@ class ModelConfig:
     is_bidirectional: a row sees all rows of its pass and all before them; the model fills masks in.
         mask_token: what stands where a token is to be found. predicts_next: the logits of a row are
         of the token behind it, as those of other models are, not of its own.
+    suppressed_tokens: those that are never written, rising; a trimmed head has them all the same.
     n_streams: residual streams of AltUp, see `families.gemma3n`. laurel_rank: of its products.
     n_distance_buckets, max_distance: scores of attention have biases by distance, see
         `distance_bias`; 0 for none.
@@ -202,6 +205,7 @@ class ModelConfig:
     max_distance: int = 0
     encoder: ModelConfig | None = None
     is_encoder: bool = False
+    suppressed_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in (
@@ -292,6 +296,13 @@ class ModelConfig:
                 f"trimmed_head_size is {self.trimmed_head_size}, expected 0 (whole head) to "
                 f"{self.vocab_size}"
             )
+        ids = self.suppressed_tokens
+        in_order = all(a < b for a, b in itertools.pairwise((-1, *ids, self.vocab_size)))
+        if not in_order or len(ids) == self.vocab_size:
+            raise ConfigError(
+                f"suppressed_tokens are {shown(str(ids))}, expected some of 0 to "
+                f"{self.vocab_size - 1}, rising"
+            )
         if self.trimmed_head_size and self.is_head_tied:
             raise ConfigError("a trimmed head is a matrix of its own, it cannot be tied")
         if bool(self.layer_input_size) != (0 < self.layer_input_tokens <= self.vocab_size):
@@ -343,6 +354,14 @@ class ModelConfig:
                 f"layer {layer} has heads of {size}, expected {expected} as the layers before it "
                 "with a window, or without one"
             )
+
+    def without(self, tokens: Iterable[int]) -> ModelConfig:
+        """Returns the configuration of a model that never writes ``tokens``.
+
+        Ids that are no tokens of its are left out.
+        """
+        known = sorted({token for token in tokens if 0 <= token < self.vocab_size})
+        return dataclasses.replace(self, suppressed_tokens=tuple(known))
 
     @property
     def n_logits(self) -> int:
@@ -436,6 +455,8 @@ class ModelConfig:
                 )
             if isinstance(encoder := values.get("encoder"), dict):
                 values["encoder"] = cls.from_dict(encoder)
+            if isinstance(suppressed := values.get("suppressed_tokens"), list):
+                values["suppressed_tokens"] = tuple(suppressed)
             return cls(**values)
         except TypeError as error:
             raise ConfigError(f"model config is incomplete: {error}") from None

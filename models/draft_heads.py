@@ -194,6 +194,7 @@ def head_config(
     Raises:
         ConfigError: The model's layers are mixtures of experts, and the head is to be trained.
     """
+    config = dataclasses.replace(config, suppressed_tokens=())  # what it guesses is checked
     if kind == MTP_LAYER:
         return _mtp_config(config, n_logits)
     if config.n_experts:

@@ -177,6 +177,8 @@ def _read_config(fields: Fields) -> ModelConfig:
     _check_types(fields, ModelConfig)
     if "encoder" in fields.values:
         _read_config(fields.table("encoder"))
+    if "suppressed_tokens" in fields.values:
+        fields.integers("suppressed_tokens", 0, _MAX_COUNT)
     try:
         return ModelConfig.from_dict(dict(fields.values))
     except ConfigError as error:

@@ -14,7 +14,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.blocks import GATE_SLOPE, LEAST_SQUARE, Ops, mixer_prefix, source_kv
+from edgedec.models.blocks import (
+    GATE_SLOPE,
+    LEAST_SQUARE,
+    SUPPRESSED,
+    Ops,
+    mixer_prefix,
+    source_kv,
+)
 from edgedec.models.distance_bias import DISTANCE_BIAS, distance_buckets
 from edgedec.models.encoder_weights import EncoderWeights
 from edgedec.models.families import find_family, read_source, weight_shapes
@@ -465,6 +472,12 @@ class ReferenceOps(Ops[Array]):
         """Returns `bound * tanh(x / bound)`."""
         capped: Array = self._dtype(bound) * np.tanh(x / self._dtype(bound))
         return capped
+
+    def suppress(self, logits: Array) -> Array:
+        """Returns logits, lower for the suppressed tokens."""
+        lowered = logits.copy()
+        lowered[:, list(self._config.suppressed_tokens)] += self._dtype(SUPPRESSED)
+        return lowered
 
     def select_rows(self, x: Array) -> Array:
         """Returns the rows whose logits were asked for."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edgedec.models.blocks import Ops
+from edgedec.models.blocks import SUPPRESSED, Ops
 from edgedec.models.config import ModelConfig
 
 
@@ -67,6 +67,12 @@ class TorchOps(Ops[Tensor]):
     def soft_cap(self, x: Tensor, bound: float) -> Tensor:
         """Returns `bound * tanh(x / bound)`."""
         return bound * torch.tanh(x / bound)
+
+    def suppress(self, logits: Tensor) -> Tensor:
+        """Returns logits, lower for the suppressed tokens."""
+        row = logits.new_zeros(self.config.n_logits)
+        row[list(self.config.suppressed_tokens)] = SUPPRESSED
+        return logits + row
 
     def scores(self, products: Tensor) -> Tensor:
         """Returns products of q and k scaled, and capped where the model does that."""

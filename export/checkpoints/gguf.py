@@ -14,7 +14,12 @@ from edgedec.export.checkpoints.gguf_codes import TensorType
 from edgedec.export.checkpoints.gguf_header import GgufHeader
 from edgedec.export.checkpoints.gguf_parts import model_name, read_headers
 from edgedec.export.checkpoints.gguf_tokenizer import build_tokenizer, read_special
-from edgedec.export.checkpoints.published import SpecialTokens, one_template, usable
+from edgedec.export.checkpoints.published import (
+    SpecialTokens,
+    one_template,
+    read_suppressed,
+    usable,
+)
 from edgedec.models.config import MAX_LAYERS
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
 from edgedec.models.families import (
@@ -65,7 +70,8 @@ class GgufCheckpoint:
         try:
             fields = Fields(noted, path.name, CheckpointError)
             facts = GgufFacts(fields, shapes, self._rope_factors(header))
-            self.config = family.read_gguf(facts)
+            suppressed = read_suppressed(self._fields, "tokenizer.ggml.suppress_tokens")
+            self.config = family.read_gguf(facts).without(suppressed)
             check_all_read(noted, path.name, architecture)
             check_layers(self.config, len(shapes))
             weights = family.weights(self.config).items()

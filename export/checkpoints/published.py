@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from edgedec.models.fields import Fields
+
 
 @dataclass(frozen=True)
 class SpecialTokens:
@@ -66,3 +70,18 @@ def usable(stated: Mapping[str, float]) -> dict[str, Any]:
         "repetition_penalty": lambda value: 0 < value <= _MOST,
     }
     return {key: value for key, value in stated.items() if is_on[key](value)}
+
+
+def read_suppressed(fields: Fields, key: str) -> list[int]:
+    """Returns the ids of tokens that a publisher wants never to be written, as ``key`` states.
+
+    Raises:
+        CheckpointError: It is no list of whole numbers.
+    """
+    stated = fields.get(key)
+    ids = stated.tolist() if isinstance(stated, np.ndarray) else stated
+    if ids is None:
+        return []
+    if not isinstance(ids, list) or any(type(token) is not int for token in ids):
+        fields.fail(key, stated, "a list of token ids")
+    return ids

@@ -23,6 +23,7 @@ from edgedec.export.checkpoints.published import (
     TEMPLATE_NAMES,
     SpecialTokens,
     one_template,
+    read_suppressed,
     usable,
 )
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
@@ -264,7 +265,9 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             shapes = {stored: tensor.shape for stored, tensor in self._tensors.items()}
             ignorable = unused_biases(self._tensors)
             fields = with_found(self._fields, self._tensors, ignorable)
-            self.config = family.read_hf(fields)
+            generation = _read_fields(folder, "generation_config.json", is_optional=True)
+            suppressed = read_suppressed(generation, "suppress_tokens")
+            self.config = family.read_hf(fields).without(suppressed)
             check_layers(self.config, len(shapes))
             weights, scales = family.weights(self.config), hf_scales(self.config, fields)
             self._map = {

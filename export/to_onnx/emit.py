@@ -32,7 +32,7 @@ from edgedec.export.to_onnx.messages import (
 )
 from edgedec.export.to_onnx.recurrence import DOMAIN, VECTORS, short_conv, state_space
 from edgedec.export.weights_file import rope_names
-from edgedec.models.blocks import GATE_SLOPE, LEAST_SQUARE, Ops, mixer_prefix
+from edgedec.models.blocks import GATE_SLOPE, LEAST_SQUARE, SUPPRESSED, Ops, mixer_prefix
 from edgedec.models.config import ModelConfig
 from edgedec.models.distance_bias import DISTANCE_BIAS, distance_buckets
 from edgedec.models.errors import ConfigError
@@ -504,6 +504,14 @@ class PortableEmitter(Ops[str]):
         cap = self._float(f"{x}.cap", bound)
         bent = self._node("Tanh", [self._node("Div", [x, cap], f"{x}.divided")], f"{x}.bent")
         return self._node("Mul", [bent, cap], f"{x}.capped")
+
+    def suppress(self, logits: str) -> str:
+        """Adds an Add of a row that is 0 for all other tokens."""
+        row = np.zeros(self._config.n_logits, np.float32)
+        row[list(self._config.suppressed_tokens)] = SUPPRESSED
+        name = "suppressed"
+        self._initializers[name] = make_tensor(name, self.element, row.shape, row)
+        return self._node("Add", [logits, name], "suppressed.logits")
 
     def select_rows(self, x: str) -> str:
         """Adds a Gather of the rows whose logits are asked for."""

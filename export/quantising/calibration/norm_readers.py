@@ -102,6 +102,10 @@ class _Tracer(Ops[str]):
         """See `embed`."""
         return self._use(x)
 
+    def suppress(self, logits: str) -> str:
+        """See `embed`."""
+        return self._use(logits)
+
     def select_rows(self, x: str) -> str:
         """Returns ``x``: its rows are the norm's, too."""
         return x
