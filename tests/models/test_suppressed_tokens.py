@@ -18,7 +18,7 @@ from edgedec.kernels import has_library
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.reference import ReferenceModel
-from tests.models import test_gemma4
+from tests.models import test_gemma4, test_qwen3
 from tests.parity.family_parity import TOKENS, Toy
 
 pytestmark = pytest.mark.parity
@@ -63,6 +63,23 @@ def test_logits_of_a_directory(toy: Toy, unwanted: list[int], tmp_path: Path) ->
         TOKENS, range(-1, len(TOKENS) - 1)
     )
     check_logits(logits, whole, unwanted)
+
+
+@pytest.mark.parametrize("kv_format", ["float32", "float16"])
+def test_ort(unwanted: list[int], tmp_path: Path, kv_format: str) -> None:
+    """Halves hold what is added to the logits."""
+    cls = test_qwen3.TestParity
+    wide = type("Wide", (cls,), {"SIZES": {**cls.SIZES, **cls.WIDE_HEADS}})
+    (tmp_path / "toy").mkdir()
+    toy, path = wide.draw(tmp_path / "toy"), tmp_path / "b"
+    source = folder_with(toy, tmp_path, unwanted)
+    wanted = ExportConfig(source, path, device_target="ort", kv_format=kv_format)
+    entry = export(wanted).manifest.target
+    runner = PortableRunner(path / entry.graph, entry.config, is_prepacked=True)
+    logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+    assert np.isfinite(logits).all()
+    assert logits[:, unwanted].max() < -5e4
+    assert np.delete(logits, unwanted, axis=1).min() > -1e3
 
 
 def test_gguf(toy: Toy, unwanted: list[int], tmp_path: Path) -> None:
