@@ -60,6 +60,11 @@ class PromptLayout:
     def __init__(self, engine: Engine, config: AutocompleteConfig) -> None:
         check_type("engine", engine, Engine, "an Engine, which edgedec.load returns")
         check_type("config", config, AutocompleteConfig, "an AutocompleteConfig or None")
+        if engine.encoder.has_source:
+            raise ConfigError(
+                "an encoder reads this model's texts, so it cannot go on where the cursor is: "
+                "choose a model without an encoder"
+            )
         self._engine = engine
         codec = engine.tokenizer
         self._pieces = PieceEncoder(codec)

@@ -128,7 +128,8 @@ class Writer:
         ids, n_top = self._order.prepared.tokens, self._order.config.logprobs
         infos: list[TokenInfo] = []
         if n_top is not None:
-            found = self._engine.score(ids, n_top, lambda: self._is_stopped)
+            with client_errors():
+                found = self._engine.score(ids, n_top, lambda: self._is_stopped)
             first = TokenInfo(Likely(self._decoded(ids[0]), ids[0], None), [])
             infos = [first, *self._infos(found)]
         text = self._order.prepared.text

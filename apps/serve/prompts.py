@@ -49,7 +49,7 @@ def prepare(engine: Engine, prompt: Prompt) -> Prepared:
         found = _infill(engine, prompt)
     else:
         found = _plain(engine, prompt.text)
-    check_fits(found.tokens, engine.context, engine.model.vocab_size)
+    check_fits(found.tokens, engine.context, engine.model.n_token_ids)
     return found
 
 
@@ -57,8 +57,8 @@ def _plain(engine: Engine, text: str | Sequence[int]) -> Prepared:
     tokens = engine.encode(text)
     if isinstance(text, str):
         return Prepared(tokens, text)
-    check_fits(tokens, engine.context, engine.model.vocab_size)
-    return Prepared(tokens, engine.tokenizer.decode(tokens))
+    check_fits(tokens, engine.context, engine.model.n_token_ids)
+    return Prepared(tokens, engine.tokenizer.decode(list(text)))
 
 
 def chat_text(engine: Engine, prompt: ChatPrompt) -> str:

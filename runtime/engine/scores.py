@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from edgedec.models.errors import ConfigError
+from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.config.checks import check_callable, checked_counts
 from edgedec.runtime.config.generation import check_n_likeliest
 from edgedec.runtime.engine.lending import Lending
@@ -28,6 +28,11 @@ def score(
     lending: Lending, prompt: Prompt, n_top: int, is_over: Callable[[], bool]
 ) -> list[TokenLogprob]:
     """Returns how likely the tokens of ``prompt`` are from the second on; see `Engine.score`."""
+    if lending.loaded.encoder.has_source:
+        raise SessionError(
+            "an encoder reads this model's prompts, so their tokens have no probabilities: score "
+            "continuations of a prompt instead"
+        )
     tokens = lending.encode(prompt)
     check_n_likeliest("n_top", n_top)
     check_callable("is_over", is_over)

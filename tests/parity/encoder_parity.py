@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from edgedec import Engine, EngineOptions, GenerationConfig, SamplingConfig, load
+from edgedec.autocomplete import Autocompleter
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
@@ -302,6 +303,24 @@ class EncoderParity:
         config = ExportConfig(str(toy.folder), tmp_path / "b", hidden_layers=(1,))
         with pytest.raises(ConfigError, match="has an encoder: leave it out"):
             export(config)
+
+    def test_what_goes_on_from_a_text_is_refused(self, engine: Engine) -> None:
+        with pytest.raises(SessionError, match="have no probabilities"):
+            engine.score(SOURCE)
+        with pytest.raises(SessionError, match="returns no hidden states"):
+            engine.embed([SOURCE])
+        with pytest.raises(ConfigError, match="cannot go on where the cursor is"):
+            Autocompleter(engine)
+        with pytest.raises(SessionError, match="holds token 400, expected 0 to 96"):
+            engine.generate([3, 400])
+
+    def test_continuations_of_a_source_are_scored(self, toy: Toy, engine: Engine) -> None:
+        given = [[5, 9, 33], [5, 8]]
+        found = engine.score_continuations(SOURCE, given)
+        for one, total in zip(given, found, strict=True):
+            logits = toy.logits(SOURCE, [0, *one[:-1]]).astype(np.float64)
+            log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+            assert abs(log_probs[range(len(one)), one].sum() - total) < 0.3
 
     def test_it_drafts_for_nobody(self, bundle: Path) -> None:
         with pytest.raises(ConfigError, match="leave the draft model out"):
