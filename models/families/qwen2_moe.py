@@ -34,7 +34,6 @@ def read_hf(fields: Fields) -> ModelConfig:
         fields,
         num_key_value_heads=16,
         max_position_embeddings=32768,
-        max_window_layers=28,
         moe_intermediate_size=1408,
         shared_expert_intermediate_size=5632,
         num_experts=60,
@@ -52,6 +51,10 @@ def read_hf(fields: Fields) -> ModelConfig:
         is_routing_normed=fields.flag("norm_topk_prob", False),
         shared_expert_size=fields.integer("shared_expert_intermediate_size", least=1),
     )
+    if fields.get("layer_types") is None:
+        # Versions of transformers disagree about which layers then have a window.
+        fields.refuse("use_sliding_window", False)
+        return config
     return hf_optional_windows(fields, config)
 
 
