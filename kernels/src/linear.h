@@ -33,6 +33,13 @@ inline void store_row(const LinearPlan& plan, Floats y, int64_t r, int64_t colum
   store_n(plan.args->out + at, y, n);
 }
 
+/// Asks for the lines that `store_row` will write of m rows, the first being `row`, from `column` on. While
+/// a store waits for its line, all later ones wait for it, those of the next panel's sums too.
+inline void fetch_outputs(const LinearPlan& plan, int64_t row, int64_t m, int64_t column) {
+  for (int64_t r = row; r < row + m; ++r)
+    __builtin_prefetch(plan.args->out + r * plan.n_out + column, 1);
+}
+
 inline Floats add_bias(Floats y, const Matrix& matrix, int64_t column, int64_t n) {
   return matrix.bias ? add(y, load_n(matrix.bias + column, n)) : y;
 }
@@ -48,6 +55,7 @@ inline void run_panel(const LinearPlan& plan, int i, int64_t p, int64_t offset) 
   for (int64_t row = 0, m; row < plan.args->rows; row += m) {
     m = rows_at_once(plan.args->rows - row);
     Floats sums[kMostRows];
+    fetch_outputs(plan, row, m, offset + column);
     multiply_panel(plan.operands[i], matrix.packed, p, row / kTileRows, m, sums);
     for (int64_t r = 0; r < m; ++r)
       store_row(plan, add_bias(sums[r], matrix, column, n), row + r, offset + column, n);
@@ -60,6 +68,7 @@ inline void run_gated_panels(const LinearPlan& plan, int64_t first, int64_t end)
                        plan.args->matrices[1].packed};
   for (int64_t row = 0, m; row < plan.args->rows; row += m) {
     m = rows_at_once(plan.args->rows - row);
+    for (int64_t p = first; p < end; ++p) fetch_outputs(plan, row, m, p * kPanel);
     run_gated(pair, first, end, row / kTileRows, m, silu_gate, [&](int64_t p, int64_t r, Floats y) {
       store_row(plan, y, row + r, p * kPanel, plan.n_out - p * kPanel);
     });

@@ -117,7 +117,10 @@ void quantised_tiles(const Operand& op, const uint8_t* panel, int64_t tile, Floa
       for (int part = 0; part < kParts; ++part)
         scales[part] = group_scales<kFormats[F].kind>(outer[part], own, part);
 #if EDK_PARTS == 2
-      add_group_in_halves<F, M, Tiles>(sum, *op.rows, op.zero, codes, scales, rows);
+      PartFloats* sums = sum;
+      // GCC would copy all sums of so many rows from one place in memory to another in every group.
+      if constexpr (kRows == kTileRows) asm volatile("" : "+r"(sums) : : "memory");
+      add_group_in_halves<F, M, Tiles>(sums, *op.rows, op.zero, codes, scales, rows);
 #else
       auto tiles = rows.base;
       for (int part = 0; part < kParts; ++part) {
