@@ -11,7 +11,8 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import pytest
 from _pytest.runner import runtestprotocol
 from places import Job, Place, constants, mutant
 from reach import NAME
+
+Functions = dict[tuple[str, str], list[types.FunctionType]]
 
 PASSED, FAILED, NOT_CHANGED, BROKEN = range(4)
 OUTCOMES = {PASSED: "survived", FAILED: "killed", NOT_CHANGED: "not changed", BROKEN: "broken"}
@@ -39,12 +42,15 @@ class Survivors:
         self._most_seconds: float = config.getoption("seconds")
         self._patience_s: float = config.getoption("patience")
         self._items: dict[str, pytest.Item] = {}
+        self._functions: Functions = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Judges all places of this shard, in place of running the tests."""
         items = {item.nodeid: item for item in session.items}
         self._items = {t: i for t, i in items.items() if self._seconds.get(t, 1e9) < self._slowest}
         jobs = list(self._jobs())
+        self._functions = functions_of({str(file) for file, _, _ in jobs})
+        gc.freeze()  # forks share what nobody looks at
         path = self._keep / f"survivors-{self._shard}.jsonl"
         with path.open("a", encoding="utf-8") as results:
             for n, (file, number, place) in enumerate(jobs):
@@ -91,7 +97,11 @@ class Survivors:
         tests = self._tests_of(file, place)
 
         def tried(tests: list[str]) -> str:
-            return self._run(tests, lambda: apply(file, number, place)) if tests else "not reached"
+            return (
+                self._run(tests, lambda: apply(file, number, place, self._functions))
+                if tests
+                else "not reached"
+            )
 
         outcome = tried(tests)
         # A test that fails in every fork says nothing of the change.
@@ -159,7 +169,19 @@ def wait(process: int, most_s: float) -> str:
     return NO_END
 
 
-def apply(file: Path, number: int, place: Place) -> bool:
+def functions_of(files: Set[str]) -> Functions:
+    """Returns the functions of ``files`` that this process knows, by file and qualified name."""
+    found: Functions = {}
+    resolved = cache(lambda name: str(Path(name).resolve()))
+    for thing in gc.get_objects():
+        if isinstance(thing, types.FunctionType):
+            file = resolved(thing.__code__.co_filename)
+            if file in files:
+                found.setdefault((file, thing.__code__.co_qualname), []).append(thing)
+    return found
+
+
+def apply(file: Path, number: int, place: Place, functions: Functions) -> bool:
     """Changes a place in this process, wherever what it belongs to is known; says whether it did.
 
     Functions get other code, so that whoever holds one has it changed; constants are changed under
@@ -171,15 +193,11 @@ def apply(file: Path, number: int, place: Place) -> bool:
     changed = compile(tree, str(file), "exec", dont_inherit=True)
     made = {code.co_firstlineno: code for code in _codes(changed, place.within)}
     is_done = False
-    for thing in gc.get_objects():
-        if not isinstance(thing, types.FunctionType):
-            continue
-        own = thing.__code__
-        if own.co_qualname != place.within or Path(own.co_filename).resolve() != file:
-            continue
+    for function in functions.get((str(file), place.within), ()):
+        own = function.__code__
         code = made.get(own.co_firstlineno)
         if code is not None and code.co_freevars == own.co_freevars:
-            thing.__code__ = code
+            function.__code__ = code
             is_done = True
     return is_done
 
