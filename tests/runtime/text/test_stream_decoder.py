@@ -195,6 +195,7 @@ def test_control_tokens_end_an_infill(coder: Tokenizer) -> None:
         (("<s></s>",), ["▁cat", "<s>", "a", "<s>", "</s>", "x"], " cata"),
         (("dog", "</s>"), ["▁cat", "▁dog", "</s>"], " cat "),
         (("</s>",), ["▁cat", "<s>", "▁dog"], " cat dog"),
+        (("no", "</s>"), ["▁cat", "</s>", "▁dog"], " cat"),
         (("no",), ["▁cat", "</s>"], " cat"),
     ],
 )
