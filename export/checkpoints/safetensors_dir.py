@@ -39,7 +39,7 @@ from edgedec.export.checkpoints.stored_names import (
     with_single_experts,
     with_usual_names,
 )
-from edgedec.export.checkpoints.tokenizer_model import build_from_model
+from edgedec.export.checkpoints.tokenizer_model import build_from_model, build_from_spiece
 from edgedec.export.checkpoints.tokenizer_settings import (
     TokenizerFiles,
     closing_ids,
@@ -206,6 +206,10 @@ class HuggingFaceTexts:
         )
         return TokenizerFiles(settings, more, added, self._fields)
 
+    @property
+    def _is_t5(self) -> bool:
+        return self._fields.get("model_type") == "t5"
+
     @cached_property
     def _tokenizer_json(self) -> str:
         whole, model = self._folder / "tokenizer.json", self._folder / "tokenizer.model"
@@ -214,6 +218,8 @@ class HuggingFaceTexts:
             return with_settings(_checked_tokenizer(whole), files, vocab_size)
         if model.is_file():
             return build_from_model(model, files.settings, vocab_size)
+        if (spiece := self._folder / "spiece.model").is_file() and self._is_t5:
+            return build_from_spiece(spiece, files.settings, vocab_size)
         raise CheckpointError(
             f"{self._folder}: has neither tokenizer.json nor tokenizer.model; write one with "
             f"transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"

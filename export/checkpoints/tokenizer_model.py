@@ -21,19 +21,53 @@ from edgedec.models.fields import Fields
 _FLAGS = ("single_word", "lstrip", "rstrip")
 
 
-def build_from_model(path: Path, stated: Fields, vocab_size: int) -> str:
+N_EXTRA = 100
+"""Tokens ``<extra_id_I>`` that T5's tokenizer class adds where ``extra_ids`` is not stated.
+
+Source: transformers 4.57 ``tokenization_t5.py``, ``convert_slow_tokenizer.py`` ``T5Converter``
+(Apache-2.0).
+"""
+
+_END = "</s>"
+
+
+def build_from_spiece(path: Path, stated: Fields, vocab_size: int) -> str:
+    """Returns as `build_from_model`, of a `spiece.model`: as T5's class reads it.
+
+    It adds tokens for what is left out of a text, the last one first, and ends texts.
+    """
+    n = stated.integer("extra_ids", N_EXTRA, least=0)
+    extra = tuple(f"<extra_id_{i}>" for i in reversed(range(min(n, vocab_size))))
+    return build_from_model(path, stated, vocab_size, extra, _END)
+
+
+def build_from_model(
+    path: Path,
+    stated: Fields,
+    vocab_size: int,
+    extra: tuple[str, ...] = (),
+    closing: str | None = None,
+) -> str:
     """Returns the text of a ``tokenizer.json`` that does what the SentencePiece model does.
 
     Args:
         path: the `tokenizer.model` file.
         stated: the directory's tokenizer_config.json, which may add tokens.
         vocab_size: rows of the embedding.
+        extra: special tokens behind those of the file.
+        closing: the token that texts end with, if there is one.
 
     Raises:
         CheckpointError: a file is damaged, or they contradict each other.
         UnsupportedModelError: the model is of a kind that is not read.
     """
     vocabulary = read_model_file(path)
+    vocabulary = dataclasses.replace(
+        vocabulary,
+        pieces=(*vocabulary.pieces, *extra),
+        kinds=(*vocabulary.kinds, *(CONTROL for _ in extra)),
+        scores=(*vocabulary.scores, *(0.0 for _ in extra)),
+    )
     added = {_token_id(stated, key, vocab_size): token for key, token in _added(stated)}
     vocabulary = _with_tokens(vocabulary, added)
     if len(vocabulary.pieces) > vocab_size:
@@ -46,6 +80,8 @@ def build_from_model(path: Path, stated: Fields, vocab_size: int) -> str:
             fields = added[token["id"]]
             token |= {flag: fields.flag(flag, False) for flag in _FLAGS}
     document["post_processor"] = _opening(vocabulary, stated)
+    if closing is not None and closing in vocabulary.pieces:
+        document["post_processor"] = _template(vocabulary, closing, is_first=False)
     return checked_text(document, str(path))
 
 
@@ -88,7 +124,13 @@ def _opening(vocabulary: Vocabulary, stated: Fields) -> dict[str, Any] | None:
     is_wanted = stated.flag("add_bos_token", not vocabulary.is_unigram)
     if not is_wanted or not isinstance(text, str) or text not in vocabulary.pieces:
         return None
+    return _template(vocabulary, text, is_first=True)
+
+
+def _template(vocabulary: Vocabulary, text: str, is_first: bool) -> dict[str, Any]:
+    """Returns what puts the token ``text`` before texts, or behind them."""
     parts = [{"SpecialToken": {"id": text, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    parts = parts if is_first else parts[::-1]
     special = {"id": text, "ids": [vocabulary.pieces.index(text)], "tokens": [text]}
     return {
         "type": "TemplateProcessing",

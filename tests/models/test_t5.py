@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.models.config import ModelConfig
 from edgedec.models.distance_bias import distance_buckets
 
@@ -85,3 +90,29 @@ def test_distances_have_the_buckets_of_transformers(
     offsets = torch.tensor(behind if is_encoder else [-i for i in behind])
     expected = attention._relative_position_bucket(offsets, is_encoder, n_buckets, farthest)
     np.testing.assert_array_equal(distance_buckets(config), expected.numpy())
+
+
+LINES = ["the house is small", "a cat sat on the house", "small cats are tall", "translate it"] * 8
+TEXTS = ["the cat is tall.", " a  small <extra_id_0> house </s> it", "", "<extra_id_9> \n sat"]
+
+
+def test_a_spiece_model_gives_the_tokens_of_transformers(tmp_path: Path) -> None:
+    """With the tokens that the class adds, and what texts end with."""
+    spm = pytest.importorskip("sentencepiece", reason="needs the dev extra")
+    made = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_writer=made, vocab_size=27, model_type="unigram",
+        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2, num_threads=1,
+    )  # fmt: skip
+    (tmp_path / "spiece.model").write_bytes(made.getvalue())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"extra_ids": 10}))
+    model = TestFirst.make_model()
+    model.save_pretrained(tmp_path)
+    theirs = transformers.T5Tokenizer(str(tmp_path / "spiece.model"), extra_ids=10, legacy=True)
+    checkpoint = open_checkpoint(str(tmp_path))
+    ours = Tokenizer.from_str(checkpoint.tokenizer_json())
+    for text in TEXTS:
+        assert ours.encode(text).ids == theirs(text).input_ids, text
+    special = checkpoint.special
+    assert (special.closing_ids, special.start_id, special.opening_ids) == ((1,), 0, ())
+    assert special.eos_ids == (1,)
