@@ -208,7 +208,7 @@ class HuggingFaceTexts:
 
     @property
     def _is_t5(self) -> bool:
-        return self._fields.get("model_type") == "t5"
+        return bool(self._fields.get("model_type") == "t5")
 
     @cached_property
     def _tokenizer_json(self) -> str:
