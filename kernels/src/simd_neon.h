@@ -214,6 +214,10 @@ inline PartFloats fma(PartFloats a, PartFloats b, PartFloats c) { return vfmaq_f
 inline PartFloats to_floats(PartInts a) { return vcvtq_f32_s32(a.v); }
 inline PartInts add(PartInts a, PartInts b) { return {vaddq_s32(a.v, b.v)}; }
 inline int32_t reduce_add(PartInts a) { return vaddvq_s32(a.v); }
+
+/// What the dot product of 16 codes with weights of a zero point takes off for that.
+inline int32_t zero_offset(Ints codes, int32_t zero) { return -zero * reduce_add(codes); }
+
 template <int Step>
 EDK_INLINE Floats join(const PartFloats* parts) {
   return {{parts[0], parts[Step], parts[2 * Step], parts[3 * Step]}};
