@@ -19,10 +19,12 @@ from edgedec.export import kv_panels
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
+from edgedec.export.quantising.calibration.rows import SideBySideOps
 from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
 from edgedec.export.verifying.verify import compare_logits
 from edgedec.kernels import has_library
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.families import find_family
 from edgedec.models.fields import Fields
 from edgedec.models.reference import ReferenceModel, ReferenceOps
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -233,6 +235,14 @@ class FamilyParity(GgufWriting):
         logits = ReferenceModel(open_checkpoint(str(toy.folder))).forward(TOKENS).logits
         np.testing.assert_allclose(logits, toy.logits(TOKENS), atol=1e-4)
 
+    def test_texts_side_by_side(self, toy: Toy) -> None:
+        """As `--calibrate` computes them: one that is noted, one held out for both models."""
+        source = open_checkpoint(str(toy.folder))
+        texts = [np.array(TOKENS[2:])], [np.array(TOKENS)]
+        ops = SideBySideOps(source, source, *texts, on_inputs=lambda name, rows: None)
+        logits = find_family(source.config.family).recipe(ops, source.config)
+        np.testing.assert_allclose(logits, np.tile(toy.logits(TOKENS), (2, 1)), atol=1e-4)
+
     def test_portable(self, toy: Toy, tmp_path: Path) -> None:
         config = ExportConfig(str(toy.folder), tmp_path / "b", device_target="portable")
         entry = export(config).manifest.target
@@ -405,6 +415,13 @@ class WholePassParity(FamilyParity):
 
     def test_ort_in_float16(self) -> None:
         """As `test_ort`."""
+
+    def test_texts_side_by_side(self, toy: Toy, tmp_path: Path) -> None:
+        text = tmp_path / "text"
+        text.write_text("a text", "utf-8")
+        config = ExportConfig(str(toy.folder), tmp_path / "b", quantization="int4", calibrate=text)
+        with pytest.raises(UnsupportedModelError, match="inputs of layers, which cannot be quant"):
+            export(config)
 
 
 def llama_cpp_logits(path: Path, tokens: list[int]) -> Logits:
