@@ -60,11 +60,11 @@ class Autocompleter:
             the probability that an offer needs.
         """
         check_callable("on_offer", on_offer)
-        engine.check_sequential("suggestions while typing")
         self._engine = engine
         self._config = AutocompleteConfig() if config is None else config
         self._on_offer = on_offer
         self._layout = PromptLayout(engine, self._config)
+        engine.check_sequential("suggestions while typing")
         self._alternatives = Alternatives(engine, self._layout, self._config)
         self._learned = learned
         self._journal = None

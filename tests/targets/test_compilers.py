@@ -60,7 +60,7 @@ def test_recurrent_layers_are_refused_where_nothing_computes_them(
     plain = LayerConfig(8, rope_theta=1e4)
     config = dataclasses.replace(
         make_source().config,
-        layers=(plain, dataclasses.replace(plain, is_recurrent=True), plain),
+        layers=(plain, dataclasses.replace(plain, mixer="recurrence"), plain),
         recurrence=Recurrence(kind, conv_size=3, **sizes),
     )
     if name in ("fused", "portable"):

@@ -102,13 +102,14 @@ class EngineStates(RuleBasedStateMachine):
         )
         self.engine = edgedec.load(bundle(), options)
         self.asked: tuple[int, ...] = ()
-        open_stream = self.engine.open_stream
+        streams = self.engine.streams
+        open_stream = streams.open
 
         def noting(prompt: Any, *others: Any) -> Any:
             self.asked = tuple(self.engine.encode(prompt))
             return open_stream(prompt, *others)
 
-        self.engine.open_stream = noting  # type: ignore[method-assign]
+        streams.open = noting  # type: ignore[method-assign]
 
     def allowed(self, act: Callable[[], Any]) -> Any:
         """Returns what ``act`` returns; with a fault ahead it may end in an error, and None."""
