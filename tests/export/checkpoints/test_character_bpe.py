@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from edgedec.export.checkpoints.gguf_tokenizer import build_tokenizer, read_special
+from edgedec.export.checkpoints.gguf_tokenizer import build_tokenizer, checked_text, read_special
 from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields
@@ -108,10 +108,19 @@ def test_the_pre_tokenizer_that_is_stated_means_nothing(pre: str) -> None:
     [
         ({"merges": None}, "merges is missing"),
         ({"merges": ["a"]}, "merge 'a' is not a pair"),
-        ({"merges": ["zq qz"]}, "makes no tokenizer"),
         ({"model": "gemma5"}, "known: gpt2 .*, gemma4"),
     ],
 )
 def test_contradictions_are_named(changes: dict[str, Any], words: str) -> None:
     with pytest.raises((CheckpointError, UnsupportedModelError), match=words):
         build_tokenizer(fields(**changes), 10_000)
+
+
+def test_merges_of_tokens_that_are_not_there_are_passed_over() -> None:
+    merges = [*metadata()["tokenizer.ggml.merges"], "zq qz"]
+    assert build_tokenizer(fields(merges=merges), 10_000) == build_tokenizer(fields(), 10_000)
+
+
+def test_what_the_library_does_not_take_is_named() -> None:
+    with pytest.raises(CheckpointError, match=r"a\.gguf: the vocabulary makes no tokenizer: "):
+        checked_text({"model": {"type": "BPE", "vocab": {}, "merges": ["a b"]}}, "a.gguf")

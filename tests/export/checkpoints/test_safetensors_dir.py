@@ -240,7 +240,7 @@ def test_index_cannot_leave_the_folder(make_folder: Maker) -> None:
 def test_special_tokens(make_folder: Maker) -> None:
     folder, _ = make_folder(bos_token_id=0, eos_token_id=5)
     edit(folder / "generation_config.json", bos_token_id=0, eos_token_id=[1, 7])
-    assert open_checkpoint(str(folder)).special == SpecialTokens((1, 7))
+    assert open_checkpoint(str(folder)).special == SpecialTokens((1, 7), start_id=0)
     (folder / "generation_config.json").unlink()
     assert open_checkpoint(str(folder)).special.eos_ids == (5,)
     edit(folder / "tokenizer_config.json", eos_token="<eos>")
