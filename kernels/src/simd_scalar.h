@@ -196,7 +196,7 @@ inline void prefetch(const void*) {}
 
 inline void prefetch_early(const void*) {}
 
-/// As `prefetch_early`, of what is read once in a pass: it displaces nothing in the third cache.
+/// As `prefetch_early`, of what is read once in a pass.
 inline void prefetch_once(const void*) {}
 
 /// Whether `prefetch_once` is better than `prefetch_early` on this processor.
