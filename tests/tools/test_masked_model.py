@@ -47,22 +47,19 @@ def test_train_and_measure(tool: ModuleType, tmp_path: Path) -> None:
     assert (cells[0], cells[2], cells[3]) == ("`confidence`", "100.0%", f"{tool.N_NEW}.0")
     assert fast.split("|")[4].strip() == "4.0"
     with load(bundle, EngineOptions(threads=1)) as engine:
-        assert engine.encode("say 40:") == tool.ids_of("say 40:")
-        assert engine.tokenizer.decode(tool.ids_of("four zero")) == "four zero"
+        assert engine.encode("next kdba:") == tool.ids_of("next kdba:")
+        assert engine.tokenizer.decode(tool.ids_of("a bd")) == "a bd"
 
 
 def test_answers_are_right_and_fit(tool: ModuleType) -> None:
+    assert tool.answers_to("reverse", "kdbz") == ["zbdk"]
+    assert tool.answers_to("next", "kdbz") == ["leca"]
+    assert tool.answers_to("turn", "kdb") == ["kdb", "dbk", "bkd"]
     rng = random.Random(3)
     kinds = set()
     for _ in range(300):
-        question, answer = tool.problem(rng)
-        kind, _, rest = question.removesuffix(":").partition(" ")
-        kinds.add(kind)
-        if kind == "say":
-            digits = (str(tool.DIGITS.index(word)) for word in answer.split())
-            assert "".join(digits) == rest
-        else:
-            assert answer.split() == rest.split()[::-1]
-        assert len(answer) < tool.N_NEW
+        question, answers = tool.problem(rng)
+        kinds.add(question.split()[0])
+        assert max(map(len, answers)) < tool.N_NEW
         assert len(question) + tool.N_NEW <= tool.SIZES["max_sequence_length"]
-    assert kinds == {"say", "reverse"}
+    assert kinds == {"reverse", "next", "turn"}
