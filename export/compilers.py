@@ -77,8 +77,8 @@ def check_encoder(name: str, config: ModelConfig) -> None:
     """
     if config.encoder is not None and not getattr(find_compiler(name), "HAS_ENCODERS", False):
         raise UnsupportedModelError(
-            f"{config.family} has an encoder, of which the compiler {name} makes no graph: export "
-            "with --target cpu or portable"
+            f"{config.family} has an encoder, and the compiler {name} makes no graph of one: "
+            "export with --target cpu or portable"
         )
 
 

@@ -170,7 +170,7 @@ class Ops(Protocol[T]):
         """Returns ``bound * tanh(x / bound)``."""
 
     def suppress(self, logits: T) -> T:
-        """Returns logits of which those of the configuration's ``suppressed_tokens`` are lowest.
+        """Returns the logits, with those of the configuration's ``suppressed_tokens`` lowest.
 
         `SUPPRESSED` is added to them.
         """

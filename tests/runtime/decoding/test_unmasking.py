@@ -43,7 +43,7 @@ class MaskToy(ToyModel):
 
 
 def certain(vocab_size: int, token: int, probability: float) -> Row:
-    """Returns logits of which ``token`` has the probability, the others sharing the rest."""
+    """Returns logits that give ``token`` the probability; the others share the rest."""
     row = np.full(vocab_size, np.log((1 - probability) / (vocab_size - 1)), np.float32)
     row[token] = np.log(probability)
     return row
