@@ -19,7 +19,7 @@ from edgedec.system.machine import nvidia_driver
 
 LIBRARY = nvidia_driver()
 
-_OUT_OF_MEMORY = 2
+_OUT_OF_MEMORY, _NO_DEVICE = 2, 100
 _MAJOR, _MINOR = 75, 76  # attributes of a device: its compute capability
 _NAME_BYTES = 256
 
@@ -45,8 +45,17 @@ _EARLY = (ctypes.c_ubyte * 8)(1, 0, 1)
 """``CUgraphEdgeData``: a kernel starts when all blocks of the one before said that it may."""
 
 
+_NEEDED = ("cuGraphInstantiateWithFlags", "cuGraphAddKernelNode_v2")
+_NEEDED_TO_WAIT = ("cuGraphAddDependencies_v2",)
+"""Functions that older drivers lack; the second where kernels wait for the one before."""
+
+
 class CudaError(RuntimeError):
     """The driver, or a device, refused. The message is one line."""
+
+
+class CudaKernelsError(CudaError):
+    """The driver does not take the kernels."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,10 @@ class GpuFacts:
     arch: str
     n_bytes: int
 
+    def runs(self, arch: str) -> bool:
+        """Says whether kernels for ``arch`` run on it: those for older GPUs do."""
+        return _number(self.arch) >= _number(arch)
+
 
 def find_gpus() -> list[GpuFacts]:
     """Returns the GPUs that the driver offers.
@@ -65,7 +78,10 @@ def find_gpus() -> list[GpuFacts]:
     Raises:
         CudaError: There is no driver, or it does not start.
     """
-    driver, count = _open_driver(), c_int()
+    driver, count = _load_driver(), c_int()
+    if driver.cuInit(0) == _NO_DEVICE:
+        return []
+    driver = _open_driver()
     _check(driver, driver.cuDeviceGetCount(byref(count)), "count the devices")
     return [_facts(driver, index) for index in range(count.value)]
 
@@ -79,20 +95,23 @@ class CudaDevice:
         waits: its kernels wait for the one before, so that they are launched early.
 
         Raises:
-            CudaError: It does not run there.
+            CudaKernelsError: They do not run there.
+            CudaError: The GPU does not start.
+            MemoryError: It has too little memory.
         """
-        self._driver, self._waits = _open_driver(), waits
+        self._driver, self._waits = _open_driver(_NEEDED_TO_WAIT if waits else ()), waits
         self._device, self._context, self._module = c_int(), c_void_p(), c_void_p()
         self._addresses: set[int] = set()
         self._graphs: set[int] = set()
         self._functions: dict[str, c_void_p] = {}
         driver = self._driver
-        self._call(driver.cuDeviceGet(byref(self._device), facts.index), "open it")
-        self._call(driver.cuDevicePrimaryCtxRetain(byref(self._context), self._device), "start it")
+        self._call(driver.cuDeviceGet(byref(self._device), facts.index), "open the GPU")
+        error = driver.cuDevicePrimaryCtxRetain(byref(self._context), self._device)
+        self._call(error, "start the GPU")
         self._make_current()
         try:
-            self._call(driver.cuModuleLoadData(byref(self._module), image), "load the kernels")
-        except CudaError:
+            self._load(image)
+        except (CudaError, MemoryError):
             driver.cuDevicePrimaryCtxRelease_v2(self._device)
             raise
 
@@ -101,9 +120,7 @@ class CudaDevice:
         self._make_current()
         address = c_uint64()
         error = self._driver.cuMemAlloc_v2(byref(address), c_size_t(max(n_bytes, 1)))
-        if error == _OUT_OF_MEMORY:
-            raise MemoryError(f"{n_bytes} bytes")
-        self._call(error, f"allocate {n_bytes} bytes")
+        self._call(error, f"allocate {n_bytes:,} bytes")
         self._addresses.add(address.value)
         return address.value
 
@@ -121,7 +138,7 @@ class CudaDevice:
         source = c_void_p(values.ctypes.data)
         self._call(
             self._driver.cuMemcpyHtoD_v2(c_uint64(address), source, c_size_t(values.nbytes)),
-            "copy to it",
+            "copy to the GPU",
         )
 
     def read(self, address: int, values: Array) -> None:
@@ -130,7 +147,7 @@ class CudaDevice:
         into = c_void_p(values.ctypes.data)
         self._call(
             self._driver.cuMemcpyDtoH_v2(into, c_uint64(address), c_size_t(values.nbytes)),
-            "copy from it",
+            "copy from the GPU",
         )
 
     def prepare(self, calls: Sequence[KernelCall]) -> int:
@@ -183,6 +200,13 @@ class CudaDevice:
             raise CudaError("the device is closed")
         self._driver.cuCtxSetCurrent(self._context)
 
+    def _load(self, image: bytes) -> None:
+        try:
+            error = self._driver.cuModuleLoadData(byref(self._module), image)
+            self._call(error, "load the kernels")
+        except CudaError as error:
+            raise CudaKernelsError(str(error)) from None
+
     def _add_node(self, graph: c_void_p, call: KernelCall, before: c_void_p | None) -> c_void_p:
         """Adds ``call`` to ``graph``, behind the node ``before``, and returns its node."""
         node, geometry = c_void_p(), call.geometry
@@ -195,11 +219,12 @@ class CudaDevice:
             parameters=ctypes.cast(parameters, c_void_p),
         )
         driver, what = self._driver, f"add the kernel {call.kernel} to a graph"
-        added = driver.cuGraphAddKernelNode_v2(byref(node), graph, None, c_size_t(0), byref(wanted))
+        behind = [before] if before and not self._waits else []
+        nodes, n_nodes = (c_void_p * len(behind))(*behind), c_size_t(len(behind))
+        added = driver.cuGraphAddKernelNode_v2(byref(node), graph, nodes, n_nodes, byref(wanted))
         self._call(added, what)
-        if before:
-            edge = _EARLY if self._waits else None
-            ends = (byref(before), byref(node), edge, c_size_t(1))
+        if before and self._waits:
+            ends = (byref(before), byref(node), _EARLY, c_size_t(1))
             self._call(driver.cuGraphAddDependencies_v2(graph, *ends), what)
         return node
 
@@ -217,6 +242,11 @@ class CudaDevice:
         _check(self._driver, error, what)
 
 
+def _number(arch: str) -> int:
+    digits = arch.removeprefix("sm_")
+    return int(digits) if digits.isdigit() else 0
+
+
 def _facts(driver: Any, index: int) -> GpuFacts:
     device, major, minor, total = c_int(), c_int(), c_int(), c_size_t()
     name = ctypes.create_string_buffer(_NAME_BYTES)
@@ -232,18 +262,41 @@ def _facts(driver: Any, index: int) -> GpuFacts:
     return GpuFacts(index, name.value.decode(errors="replace"), arch, total.value)
 
 
-def _open_driver() -> Any:
+def driver_version() -> str:
+    """Returns the newest version of CUDA that the driver supports, such as 12.4.
+
+    Raises:
+        CudaError: There is no driver.
+    """
+    version = c_int()
+    _load_driver().cuDriverGetVersion(byref(version))
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def _load_driver() -> Any:
     try:
-        driver = ctypes.CDLL(LIBRARY)
+        return ctypes.CDLL(LIBRARY)
     except OSError:
         raise CudaError(f"there is no NVIDIA driver here ({LIBRARY} is missing)") from None
+
+
+def _open_driver(needed: Sequence[str] = ()) -> Any:
+    """Returns the driver, started; a CudaError where it lacks `_NEEDED` or ``needed``."""
+    driver = _load_driver()
     _check(driver, driver.cuInit(0), "start the driver")
+    if missing := [name for name in (*_NEEDED, *needed) if not hasattr(driver, name)]:
+        raise CudaError(
+            f"NVIDIA's driver here is too old: it supports CUDA {driver_version()}, which has no "
+            f"{missing[0]}"
+        )
     return driver
 
 
 def _check(driver: Any, error: int, what: str) -> None:
+    """Raises a MemoryError or a CudaError where a call of the driver returned ``error``."""
     if error:
         text = c_char_p()
         driver.cuGetErrorString(error, byref(text))
         reason = text.value.decode(errors="replace") if text.value else f"error {error}"
-        raise CudaError(f"CUDA cannot {what}: {reason}")
+        kind = MemoryError if error == _OUT_OF_MEMORY else CudaError
+        raise kind(f"CUDA cannot {what}: {reason}")

@@ -36,10 +36,12 @@ def find_nvcc() -> Path:
 
 
 def local_arch() -> str:
-    """Returns the architecture of this machine's first GPU.
+    """Returns what to compile for, so that this machine's first GPU runs it.
+
+    That is its architecture, or the newest before it that bundles are made for.
 
     Raises:
-        ConfigError: There is none, or bundles are not made for it.
+        ConfigError: There is no GPU, or it is too old.
     """
     try:
         gpus = find_gpus()
@@ -50,8 +52,14 @@ def local_arch() -> str:
     if not gpus:
         known = DEVICE.chips_text()
         raise ConfigError(f"which GPU is the bundle for? {why}: name one by --arch: {known}")
-    DEVICE.check_chip(gpus[0].arch)
-    return gpus[0].arch
+    gpu, oldest = gpus[0], next(iter(DEVICE.chips))
+    runs = [chip for chip in DEVICE.chips if gpu.runs(chip)]
+    if not runs:
+        raise ConfigError(
+            f"{gpu.name} is {gpu.arch}, and bundles are for GPUs of {oldest} or newer: export with "
+            "--target cpu, or name the GPU of another machine by --arch"
+        )
+    return runs[-1]
 
 
 def device_program(
@@ -83,5 +91,11 @@ def build_fatbin(source: CudaSource, arch: str, path: Path) -> None:
         command = [str(nvcc), *flags, "-o", str(path), str(text)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        reason = next((line for line in done.stderr.splitlines() if "error" in line), "no reason")
-        raise ConfigError(f"{nvcc} cannot compile for {arch}: {reason.strip()[:300]}")
+        raise ConfigError(f"{nvcc} cannot compile for {arch}: {_reason(done.stderr)}")
+
+
+def _reason(output: str) -> str:
+    """Returns the line of a compiler's output that says why it failed."""
+    lines = [line.strip()[:300] for line in output.splitlines() if line.strip()]
+    telling = [line for line in lines if "error" in line or "fatal" in line]
+    return next(iter([*telling, *reversed(lines)]), "no reason given")

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.kernels.cuda_driver import CudaDevice, CudaError, GpuFacts, find_gpus
+from edgedec.kernels.cuda_driver import (
+    CudaDevice,
+    CudaError,
+    CudaKernelsError,
+    GpuFacts,
+    driver_version,
+    find_gpus,
+)
 from edgedec.kernels.device_program import (
     KEYS,
     MAX_TREE,
@@ -97,8 +104,8 @@ class CudaModel(ModelFacts):
                 yield
         except MemoryError as error:
             raise SessionError(
-                f"the GPU has no room for {error}: load with fewer texts at once, or export with a "
-                "smaller --context"
+                f"the GPU has too little memory ({error}): load with fewer texts at once, or "
+                "export with a smaller --context"
             ) from None
         except CudaError as error:
             self.close()
@@ -286,20 +293,35 @@ def _open_on_gpu(graph: Path, program: DeviceProgram) -> OpenProgram:
             f"{weights} has {weights.stat().st_size} bytes, its program reads "
             f"{program.sizes[WEIGHTS]}: export the model again"
         )
-    try:
+    with _said_in_one_line(graph, gpu):
         device = CudaDevice(gpu, kernels.read_bytes(), program.waits)
-    except CudaError as error:
-        raise BundleError(
-            f"{graph} does not start on {gpu.name} ({error}): update NVIDIA's driver, or export "
-            f"the model again with --arch {gpu.arch}"
-        ) from None
+        try:
+            return OpenProgram(program, device, weights)
+        except (CudaError, MemoryError):
+            device.close()
+            raise
+
+
+@contextmanager
+def _said_in_one_line(graph: Path, gpu: GpuFacts) -> Iterator[None]:
+    """Makes a BundleError of what keeps ``graph`` from starting on ``gpu``."""
     try:
-        return OpenProgram(program, device, weights)
-    except (CudaError, MemoryError) as error:
-        device.close()
+        yield
+    except MemoryError as error:
         raise BundleError(
             f"{graph} does not fit {gpu.name}, which has {gpu.n_bytes >> 20} MB ({error}): end "
             "other programs on it, or export a smaller model or --context"
+        ) from None
+    except CudaKernelsError as error:
+        version = driver_version()
+        raise BundleError(
+            f"{graph} does not run on {gpu.name} ({error}; the driver supports CUDA {version}): "
+            f"update NVIDIA's driver, or export the model again with --arch {gpu.arch} and the "
+            f"nvcc of CUDA {version} or older"
+        ) from None
+    except CudaError as error:
+        raise BundleError(
+            f"{gpu.name} does not start ({error}): see whether `nvidia-smi` finds it busy or broken"
         ) from None
 
 
@@ -312,15 +334,10 @@ def _choose_gpu(graph: Path, arch: str) -> GpuFacts:
     else:
         why = ", ".join(f"{gpu.name} is {gpu.arch}" for gpu in gpus) or "the driver finds no GPU"
     for gpu in gpus:
-        if _version(gpu.arch) >= _version(arch):
+        if gpu.runs(arch):
             return gpu
     again = f"with --arch {gpus[0].arch}" if gpus else "with --target cpu"
     raise BundleError(
         f"{graph} is for NVIDIA GPUs of {arch} or newer; {why}: run it where there is one, or "
         f"export the model again {again}"
     )
-
-
-def _version(arch: str) -> int:
-    digits = arch.removeprefix("sm_")
-    return int(digits) if digits.isdigit() else 0

@@ -15,7 +15,7 @@ def report() -> dict[str, Any]:
     try:
         gpus = find_gpus()
     except CudaError as error:
-        return {"gpus": [], "missing": f"{error}: it comes with NVIDIA's driver"}
+        return {"gpus": [], "missing": str(error)}
     missing = None if gpus else "the driver finds no GPU"
     return {"gpus": [dataclasses.asdict(gpu) for gpu in gpus], "missing": missing}
 

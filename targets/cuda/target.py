@@ -22,7 +22,7 @@ DEVICE = DeviceTarget(
     weight_formats=tuple(FORMATS),
     kv_formats=("float16",),
     usual_context=4096,
-    chips={
+    chips={  # the oldest first
         "sm_80": "A100",
         "sm_86": "RTX 30, A10, A40",
         "sm_87": "Jetson Orin",

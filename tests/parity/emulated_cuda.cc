@@ -237,10 +237,12 @@ int cuGraphExecDestroy(Graph* graph) { return cuGraphDestroy(graph); }
 static long n_early = 0;  // edges that let a kernel start before the last one ends
 long emulated_early_edges() { return n_early; }
 
-int cuGraphAddKernelNode_v2(Node** node, Graph* graph, Node**, size_t n_before,
+int cuGraphAddKernelNode_v2(Node** node, Graph* graph, Node** before, size_t n_before,
                             const NodeParameters* given) {
-  bool is_behind = graph->nodes.size() == graph->n_edges + 1;
-  if (n_before || (!graph->nodes.empty() && !is_behind)) return kInvalid;
+  bool is_first = graph->nodes.empty(), is_chain = graph->nodes.size() == graph->n_edges + 1;
+  bool is_behind = n_before == 1 && !is_first && before[0] == graph->nodes.back().get();
+  if ((n_before && !is_behind) || (!is_first && !is_chain)) return kInvalid;
+  graph->n_edges += is_behind;
   auto made = std::make_unique<Node>(Node{given->kernel, given->grid, given->block, {}});
   for (int i = 0; i < given->kernel->n_params; ++i)
     made->params.push_back(*static_cast<uint64_t*>(given->params[i]));
@@ -254,8 +256,8 @@ int cuGraphAddDependencies_v2(Graph* graph, Node** from, Node** to, const unsign
   size_t last = graph->nodes.size() - 1;
   if (n != 1 || !last || *from != graph->nodes[last - 1].get() || *to != graph->nodes[last].get())
     return kInvalid;
-  if (edge && (edge[0] != 1 || edge[1] != 0 || edge[2] != 1)) return kInvalid;
-  n_early += edge != nullptr;
+  if (!edge || edge[0] != 1 || edge[1] != 0 || edge[2] != 1) return kInvalid;
+  ++n_early;
   ++graph->n_edges;
   return kOk;
 }
