@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.model_entry import ModelEntry
+from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
@@ -26,7 +27,7 @@ class PrunedModel(FusedModel):
         self, graph: Path, entry: ModelEntry, n_kept: int, threads: int, affinity: Affinity
     ) -> None:
         """n_kept: layers that run."""
-        super().__init__(graph, entry.config, entry.contract, threads, affinity)
+        super().__init__(GraphToRun(graph, entry.config, entry.contract, threads, affinity))
         kept = {*range(n_kept - 1), entry.config.n_layers - 1}
         self.gates = tuple(i // 2 in kept for i in range(2 * entry.config.n_layers))
 

@@ -13,6 +13,7 @@ from edgedec.models.errors import BundleError
 from edgedec.models.graph import ANY_TRIPLE
 from edgedec.models.installation import install_command
 from edgedec.models.model_entry import ModelEntry
+from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import Model
 from edgedec.system.machine import machine_triple, system_name
@@ -118,7 +119,7 @@ def _new_model(folder: Path, entry: ModelEntry, threads: int, affinity: Affinity
             f"{graph} is for the backend {contract.backend}, which needs {error.name}: "
             f"{_what_installs(error, kind)}"
         ) from None
-    model: Model = module.open_model(graph, entry.config, contract, threads, affinity)
+    model: Model = module.open_model(GraphToRun(graph, entry.config, contract, threads, affinity))
     if entry.encoder is None:
         return model
     from edgedec.runtime.backends._encoder import Encoder, EncoderDecoder

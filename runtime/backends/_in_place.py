@@ -27,7 +27,7 @@ from edgedec.runtime.backends._encoder import SourceRows
 from edgedec.runtime.backends._graph_checks import check_recurrent_layers
 from edgedec.runtime.backends._kv_cache import Array, PanelArena, Places
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
-from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.backends._recurrent import RecurrentState
 from edgedec.runtime.backends.trust import check_trusted
 from edgedec.runtime.sequences.affinity import Affinity
@@ -59,16 +59,14 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
 
     is_movable = True
 
-    def __init__(
-        self, graph: Path, config: ModelConfig, contract: GraphContract, affinity: Affinity
-    ) -> None:
-        bundled = graph.parents[1] / BUNDLED_KERNELS
+    def __init__(self, graph: GraphToRun) -> None:
+        bundled = graph.path.parents[1] / BUNDLED_KERNELS
         if not kernels.has_library() and bundled.is_file():
             check_trusted(bundled)
             kernels.lend_library(bundled)
         if not kernels.has_library():
             raise BundleError(
-                f"{graph} needs edgedec's kernels, which this installation lacks: reinstall "
+                f"{graph.path} needs edgedec's kernels, which this installation lacks: reinstall "
                 "edgedec with a C++ compiler present, or export with a portable graph"
             )
         try:
@@ -76,8 +74,7 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
         except RuntimeError as error:  # EDGEDEC_ISA, most likely
             raise ConfigError(str(error)) from None
         _warn_of_slow_kernels()
-        super().__init__(config, contract)
-        self._affinity = affinity
+        super().__init__(graph)
         self._arenas: WeakSet[LayerArenas] = WeakSet()
         self._placed: dict[Affinity, T] = {}
         self._shared_runs: WeakKeyDictionary[PanelArena, R] = WeakKeyDictionary()
@@ -95,7 +92,7 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
         """
         if self._is_closed:
             raise SessionError("the model is closed: load the bundle again")
-        cores = cores or self._affinity
+        cores = cores or self.affinity
         placed = self._placed.get(cores)
         if placed is None:
             placed = self._placed[cores] = self._place(cores, len(cores.processors))

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, cast
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import Capabilities, GraphContract
+from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
+
+
+@dataclass(frozen=True)
+class GraphToRun:
+    """A graph of a bundle, what the bundle states of it, and the threads that are to run it."""
+
+    path: Path
+    config: ModelConfig
+    contract: GraphContract
+    threads: int
+    affinity: Affinity = field(default_factory=Affinity)
 
 
 class RunningState(SequenceState, Protocol):
@@ -24,9 +38,10 @@ class ModelFacts:
 
     is_movable = False
 
-    def __init__(self, config: ModelConfig, contract: GraphContract) -> None:
-        self.config = config
-        self.contract = contract
+    def __init__(self, graph: GraphToRun) -> None:
+        self.config = graph.config
+        self.contract = graph.contract
+        self.affinity = graph.affinity
 
     @property
     def capabilities(self) -> Capabilities:

@@ -19,7 +19,6 @@ import coremltools
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.graph import (
     ATTENTION_BIAS,
@@ -28,7 +27,6 @@ from edgedec.models.graph import (
     LOGITS,
     PAST_LENGTH,
     POSITION_IDS,
-    GraphContract,
     hidden_port,
 )
 from edgedec.models.static_passes import (
@@ -38,9 +36,8 @@ from edgedec.models.static_passes import (
     coreml_port,
     parts_of_pass,
 )
-from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.backends._whole_cache import WholeCache
-from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.state import KVRows
@@ -77,8 +74,9 @@ class StaticFunction(Protocol):
 class CoreMLModel(ModelFacts):
     """A `Model` over the functions of a package."""
 
-    def __init__(self, package: Path, config: ModelConfig, contract: GraphContract) -> None:
-        super().__init__(config, contract)
+    def __init__(self, graph: GraphToRun) -> None:
+        super().__init__(graph)
+        package = graph.path.parents[2]
         self._functions: Mapping[str, StaticFunction] | None = open_functions(package)
 
     @property
@@ -101,11 +99,9 @@ class CoreMLModel(ModelFacts):
         self._functions = None
 
 
-def open_model(
-    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
-) -> CoreMLModel:
+def open_model(graph: GraphToRun) -> CoreMLModel:
     """Returns the model of the package that ``graph`` is the specification of."""
-    return CoreMLModel(graph.parents[2], config, contract)
+    return CoreMLModel(graph)
 
 
 def open_functions(package: Path) -> Mapping[str, StaticFunction]:

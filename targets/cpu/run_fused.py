@@ -12,8 +12,6 @@ from onnxruntime import IOBinding, OrtValue
 
 from edgedec import kernels
 from edgedec.kernels.thread_pool import ThreadPool
-from edgedec.models.config import ModelConfig
-from edgedec.models.graph import GraphContract
 from edgedec.runtime.backends._binding import Binding, empty_rows
 from edgedec.runtime.backends._in_place import (
     InPlaceKVCache,
@@ -22,6 +20,7 @@ from edgedec.runtime.backends._in_place import (
     places_of,
 )
 from edgedec.runtime.backends._kv_cache import Array
+from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.backends._pass_arrays import PassShape
 from edgedec.runtime.sequences.affinity import Affinity
@@ -48,20 +47,12 @@ class _Session:
 class FusedModel(InPlaceModel[_Session, "_Runs"]):
     """A `Model` over a fused graph."""
 
-    def __init__(
-        self,
-        graph: Path,
-        config: ModelConfig,
-        contract: GraphContract,
-        threads: int,
-        affinity: Affinity | None = None,
-    ) -> None:
-        affinity = affinity or Affinity()
-        super().__init__(graph, config, contract, affinity)
-        self._graph = graph
-        session = self._placed[affinity] = self._place(affinity, threads)
-        check_ports(graph, session.ort, contract, config)
-        check_kv_cache(graph, contract, config)
+    def __init__(self, graph: GraphToRun) -> None:
+        super().__init__(graph)
+        self._graph = graph.path
+        session = self._placed[self.affinity] = self._place(self.affinity, graph.threads)
+        check_ports(graph.path, session.ort, self.contract, self.config)
+        check_kv_cache(graph.path, self.contract, self.config)
 
     def new_state(self, context: int) -> FusedKVCache:
         """Returns an empty KV cache; its memory is taken when it is first written to."""
@@ -85,11 +76,9 @@ class FusedModel(InPlaceModel[_Session, "_Runs"]):
         return _Session(self._graph, self.contract.providers, threads, cores)
 
 
-def open_model(
-    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
-) -> FusedModel:
+def open_model(graph: GraphToRun) -> FusedModel:
     """Returns the model of ``graph``; raises a BundleError where it is not what is stated."""
-    return FusedModel(graph, config, contract, threads, affinity)
+    return FusedModel(graph)
 
 
 class FusedKVCache(InPlaceKVCache["_Runs"]):

@@ -34,21 +34,18 @@ from edgedec.kernels.device_program import (
     PassInputs,
     parts_of_pass,
 )
-from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.graph import (
     LOGITS,
     ROW_STATS,
     WEIGHTS_BESIDE,
-    GraphContract,
     hidden_port,
     stats_port,
 )
 from edgedec.runtime.backends._graph_checks import check_names
-from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.backends._whole_cache import WholeCache
 from edgedec.runtime.backends.trust import check_trusted
-from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows
@@ -66,12 +63,12 @@ _DTYPES = {"int64": np.int32, "float32": np.float32}
 class CudaModel(ModelFacts):
     """A `Model` over a program on a GPU."""
 
-    def __init__(self, graph: Path, config: ModelConfig, contract: GraphContract) -> None:
-        super().__init__(config, contract)
-        program = _read_program(graph)
+    def __init__(self, graph: GraphToRun) -> None:
+        super().__init__(graph)
+        program = _read_program(graph.path)
         for each in program.passes:
-            check_names(graph, "outputs", set(each.outputs), set(contract.outputs))
-        self._opened: OpenProgram | None = _open_on_gpu(graph, program)
+            check_names(graph.path, "outputs", set(each.outputs), set(self.contract.outputs))
+        self._opened: OpenProgram | None = _open_on_gpu(graph.path, program)
         self._lock = threading.RLock()
 
     @property
@@ -119,15 +116,13 @@ class CudaModel(ModelFacts):
             self._opened = None
 
 
-def open_model(
-    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
-) -> CudaModel:
+def open_model(graph: GraphToRun) -> CudaModel:
     """Returns the model of ``graph``.
 
     Raises:
         BundleError: It is not what is stated, or there is no GPU that it runs on.
     """
-    return CudaModel(graph, config, contract)
+    return CudaModel(graph)
 
 
 class CudaKVCache(WholeCache):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy.typing as npt
 import openvino as ov
@@ -22,7 +22,7 @@ from edgedec.models.graph import (
 )
 from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.backends._graph_checks import check_names, check_shape, one_line
-from edgedec.runtime.sequences.affinity import Affinity
+from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows
@@ -80,14 +80,23 @@ def check_ports(
     check_names(graph, "states", states, stated)
 
 
-class Placed(Protocol):
-    """What a pass has to know of its model."""
+class PlacedModel(ModelFacts):
+    """The part of a `Model` that its place decides: one of OpenVINO's devices, and processors."""
 
-    device: str
-    affinity: Affinity
+    def __init__(self, graph: GraphToRun) -> None:
+        super().__init__(graph)
+        self.device = graph.contract.providers[0]
+        self._threads = graph.threads
+
+    def compiled(self, opened: ov.Model) -> ov.CompiledModel:
+        """Returns a graph compiled for the device; a BundleError where that refuses it."""
+        with self.affinity.held():
+            return compile_graph(opened, self.device, self.contract.kv.format, self._threads)
 
 
-def run_pass(request: ov.InferRequest, inputs: dict[str, npt.NDArray[Any]], model: Placed) -> None:
+def run_pass(
+    request: ov.InferRequest, inputs: dict[str, npt.NDArray[Any]], model: PlacedModel
+) -> None:
     """Runs a graph over ``inputs``.
 
     Raises:

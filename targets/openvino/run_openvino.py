@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import (
     ATTENTION_BIAS,
@@ -23,18 +21,16 @@ from edgedec.models.graph import (
     INPUT_IDS,
     LOGIT_ROWS,
     POSITION_IDS,
-    GraphContract,
 )
-from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.backends._whole_cache import WholeCache
-from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.state import KVRows
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.openvino.run_graph import (
+    PlacedModel,
     check_ports,
-    compile_graph,
     read_graph,
     rows_of,
     run_pass,
@@ -51,24 +47,14 @@ _MAX_HIDDEN_ROWS = 128
 """Rows of tokens that were not kept, before those that were are moved together."""
 
 
-class OpenVinoModel(ModelFacts):
+class OpenVinoModel(PlacedModel):
     """A `Model` over a graph that OpenVINO compiled for a device."""
 
-    def __init__(
-        self,
-        graph: Path,
-        config: ModelConfig,
-        contract: GraphContract,
-        threads: int,
-        affinity: Affinity,
-    ) -> None:
-        super().__init__(config, contract)
-        self.device, self.affinity = contract.providers[0], affinity
-        with affinity.held():
-            opened = read_graph(graph)
-            check_ports(graph, opened, contract, config)
-            compiled = compile_graph(opened, self.device, contract.kv.format, threads)
-        self._compiled: ov.CompiledModel | None = compiled
+    def __init__(self, graph: GraphToRun) -> None:
+        super().__init__(graph)
+        opened = read_graph(graph.path)
+        check_ports(graph.path, opened, graph.contract, graph.config)
+        self._compiled: ov.CompiledModel | None = self.compiled(opened)
 
     @property
     def is_closed(self) -> bool:
@@ -89,13 +75,10 @@ class OpenVinoModel(ModelFacts):
         self._compiled = None
 
 
-def open_model(
-    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
-) -> OpenVinoModel | StaticModel:
+def open_model(graph: GraphToRun) -> OpenVinoModel | StaticModel:
     """Returns the model of ``graph``; raises a BundleError where it is not what is stated."""
-    is_static = contract.providers[0] in STATIC_DEVICES
-    kind = StaticModel if is_static else OpenVinoModel
-    return kind(graph, config, contract, threads, affinity)
+    is_static = graph.contract.providers[0] in STATIC_DEVICES
+    return StaticModel(graph) if is_static else OpenVinoModel(graph)
 
 
 class OpenVinoKVCache(WholeCache):

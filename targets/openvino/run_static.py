@@ -6,7 +6,6 @@ pass; `edgedec.runtime.backends._static_cache` says how passes are cut into them
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy.typing as npt
 import openvino as ov
 from openvino import opset13 as ops
 
-from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import (
     ATTENTION_BIAS,
@@ -22,22 +20,20 @@ from edgedec.models.graph import (
     INPUT_IDS,
     LOGIT_ROWS,
     POSITION_IDS,
-    GraphContract,
     past_port,
     present_port,
 )
 from edgedec.models.static_passes import StaticPass
 from edgedec.runtime.backends._kv_cache import lazy_zeros
-from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.backends._static_cache import BucketPart, PartInputs, StaticKVCache
-from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.openvino.run_graph import (
+    PlacedModel,
     check_ports,
-    compile_graph,
     read_graph,
     rows_of,
     run_pass,
@@ -48,22 +44,14 @@ Array = npt.NDArray[Any]
 _MASKED = np.float32(-3.0e38)
 
 
-class StaticModel(ModelFacts):
+class StaticModel(PlacedModel):
     """A `Model` over one compiled graph for each size of pass, all for one context."""
 
-    def __init__(
-        self,
-        graph: Path,
-        config: ModelConfig,
-        contract: GraphContract,
-        threads: int,
-        affinity: Affinity,
-    ) -> None:
-        super().__init__(config, contract)
-        self.device, self.affinity = contract.providers[0], affinity
-        self._graph, self._threads, self._is_closed = graph, threads, False
+    def __init__(self, graph: GraphToRun) -> None:
+        super().__init__(graph)
+        self._graph, self._is_closed = graph.path, False
         self._compiled: dict[tuple[StaticPass, int], ov.CompiledModel] = {}
-        check_ports(graph, read_graph(graph), contract, config)
+        check_ports(graph.path, read_graph(graph.path), graph.contract, graph.config)
 
     @property
     def is_closed(self) -> bool:
@@ -79,10 +67,7 @@ class StaticModel(ModelFacts):
             raise SessionError("the model is closed: load the bundle again")
         if (bucket, context) not in self._compiled:
             graph = static_graph(read_graph(self._graph), bucket, context)
-            with self.affinity.held():
-                self._compiled[bucket, context] = compile_graph(
-                    graph, self.device, self.contract.kv.format, self._threads
-                )
+            self._compiled[bucket, context] = self.compiled(graph)
         return self._compiled[bucket, context].create_infer_request()
 
     def close(self) -> None:

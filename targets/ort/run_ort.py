@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,22 +17,19 @@ import numpy.typing as npt
 import onnxruntime
 from onnxruntime import OrtValue
 
-from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.graph import (
     ATTENTION_BIAS,
     INPUT_IDS,
     LOGIT_ROWS,
     POSITION_IDS,
-    GraphContract,
     present_port,
 )
 from edgedec.runtime.backends._binding import empty_rows, output_arrays
-from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
 from edgedec.runtime.backends._whole_cache import WholeCache
-from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.state import KVRows
@@ -54,26 +50,18 @@ _MAX_HIDDEN_ROWS = 128
 class OrtModel(ModelFacts):
     """A `Model` over a graph of ONNX Runtime's operators."""
 
-    def __init__(
-        self,
-        graph: Path,
-        config: ModelConfig,
-        contract: GraphContract,
-        threads: int,
-        affinity: Affinity,
-    ) -> None:
-        super().__init__(config, contract)
-        self.provider = DEVICE.place_stated(contract.providers[0])
-        self.affinity = affinity
+    def __init__(self, graph: GraphToRun) -> None:
+        super().__init__(graph)
+        self.provider = DEVICE.place_stated(self.contract.providers[0])
         self._session: onnxruntime.InferenceSession | None = open_graph(
-            graph, threads, (self.provider.stated,), affinity=affinity
+            graph.path, graph.threads, (self.provider.stated,), affinity=self.affinity
         )
         if self._session.get_providers()[0] != self.provider.stated:
             raise BundleError(
                 f"provider {self.provider.name} is installed but does not start on this machine: "
                 "see its driver and libraries, or use --provider cpu"
             )
-        check_ports(graph, self._session, contract, config)
+        check_ports(graph.path, self._session, self.contract, self.config)
 
     @property
     def is_closed(self) -> bool:
@@ -95,11 +83,9 @@ class OrtModel(ModelFacts):
         self._session = None
 
 
-def open_model(
-    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
-) -> OrtModel:
+def open_model(graph: GraphToRun) -> OrtModel:
     """Returns the model of ``graph``; raises a BundleError where it is not what is stated."""
-    return OrtModel(graph, config, contract, threads, affinity)
+    return OrtModel(graph)
 
 
 class _Bound(NamedTuple):

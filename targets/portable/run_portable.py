@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,17 +24,15 @@ from edgedec.models.graph import (
     LOGITS,
     POSITION_IDS,
     SOURCE_BIAS,
-    GraphContract,
     hidden_port,
     present_port,
 )
 from edgedec.runtime.backends._encoder import SourceRows
 from edgedec.runtime.backends._graph_checks import check_recurrent_layers
-from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
 from edgedec.runtime.backends._portable_recurrence import PortableRecurrence
 from edgedec.runtime.backends._recurrent import RecurrentState
-from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
@@ -50,21 +47,14 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 class PortableModel(ModelFacts):
     """A `Model` over a portable or optimum graph. Runs everywhere, copies a lot."""
 
-    def __init__(
-        self,
-        graph: Path,
-        config: ModelConfig,
-        contract: GraphContract,
-        threads: int,
-        affinity: Affinity | None = None,
-    ) -> None:
-        super().__init__(config, contract)
-        self._affinity = affinity or Affinity()
+    def __init__(self, graph: GraphToRun) -> None:
+        super().__init__(graph)
+        config, contract = graph.config, graph.contract
         self._session: onnxruntime.InferenceSession | None = open_graph(
-            graph, threads, contract.providers, affinity=self._affinity
+            graph.path, graph.threads, contract.providers, affinity=self.affinity
         )
-        check_ports(graph, self._session, contract, config)
-        check_recurrent_layers(graph, contract, config)
+        check_ports(graph.path, self._session, contract, config)
+        check_recurrent_layers(graph.path, contract, config)
         nodes = {node.name: node for node in self._session.get_inputs()}
         self._empty = {
             name: np.zeros(_empty_shape(nodes[name], config), _DTYPES[nodes[name].type])
@@ -87,7 +77,7 @@ class PortableModel(ModelFacts):
         """
         if self._session is None:
             raise SessionError("the model is closed: load the bundle again")
-        with self._affinity.held():
+        with self.affinity.held():
             values = PassRunner().run(partial(self._session.run, outputs, inputs))
         return dict(zip(outputs, values, strict=True))
 
@@ -96,11 +86,9 @@ class PortableModel(ModelFacts):
         self._session = None
 
 
-def open_model(
-    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
-) -> PortableModel:
+def open_model(graph: GraphToRun) -> PortableModel:
     """Returns the model of ``graph``; raises a BundleError where it is not what is stated."""
-    return PortableModel(graph, config, contract, threads, affinity)
+    return PortableModel(graph)
 
 
 class PortableKVCache:

@@ -33,10 +33,9 @@ from edgedec.models.graph import (
 from edgedec.models.static_passes import BUCKETS, CONTEXT_BINARIES, SCALE_KEYS, StaticPass
 from edgedec.runtime.backends._graph_checks import check_names, check_shape, one_line
 from edgedec.runtime.backends._kv_cache import lazy_zeros
-from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.backends._ort import PassRunner
 from edgedec.runtime.backends._static_cache import BucketPart, PartInputs, StaticKVCache
-from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.targets.qnn.socs import Soc, find_soc
@@ -50,16 +49,14 @@ _SEEN = 65535
 class QnnModel(ModelFacts):
     """A `Model` over a compiled graph for each size of pass."""
 
-    def __init__(
-        self, folder: Path, config: ModelConfig, contract: GraphContract, affinity: Affinity
-    ) -> None:
-        super().__init__(config, contract)
-        self._folder, self._affinity = folder, affinity
-        self._soc = _checked_soc(folder, contract)
+    def __init__(self, graph: GraphToRun) -> None:
+        super().__init__(graph)
+        self._folder = folder = graph.path.parent
+        self._soc = _checked_soc(folder, self.contract)
         self._sessions: dict[StaticPass, onnxruntime.InferenceSession] | None = {}
         first = self._session(BUCKETS[0])
         self._scale, self._zero = _scale_of(folder, first)
-        self.n_rows = _checked_ports(folder, first, contract, config)
+        self.n_rows = _checked_ports(folder, first, self.contract, self.config)
 
     @property
     def is_closed(self) -> bool:
@@ -77,7 +74,7 @@ class QnnModel(ModelFacts):
         """
         session = self._session(bucket)
         names = [LOGITS, *map(present_port, self.contract.past_ports)]
-        with self._affinity.held():
+        with self.affinity.held():
             values = PassRunner().run(partial(session.run, names, inputs))
         return dict(zip(names, values, strict=True))
 
@@ -108,15 +105,13 @@ class QnnModel(ModelFacts):
         return self._sessions[bucket]
 
 
-def open_model(
-    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
-) -> QnnModel:
+def open_model(graph: GraphToRun) -> QnnModel:
     """Returns the model of the graphs beside ``graph``.
 
     Raises:
         BundleError: They are not what is stated, or for another device.
     """
-    return QnnModel(graph.parent, config, contract, affinity)
+    return QnnModel(graph)
 
 
 def _checked_soc(folder: Path, contract: GraphContract) -> Soc:

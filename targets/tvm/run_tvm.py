@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from edgedec.kernels.tvm_program import RUNTIME_NAMES, Machine, Program, as_array, as_tensor
-from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.fields import shown
 from edgedec.models.graph import (
@@ -30,6 +29,7 @@ from edgedec.runtime.backends._in_place import (
     places_of,
 )
 from edgedec.runtime.backends._kv_cache import Array
+from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
 from edgedec.runtime.backends.trust import check_trusted
 from edgedec.runtime.sequences.affinity import Affinity
@@ -43,20 +43,12 @@ _MAX_SHAPES = 128
 class TvmModel(InPlaceModel[Machine, "_Runs"]):
     """A `Model` over a compiled program."""
 
-    def __init__(
-        self,
-        graph: Path,
-        config: ModelConfig,
-        contract: GraphContract,
-        threads: int,
-        affinity: Affinity | None = None,
-    ) -> None:
-        affinity = affinity or Affinity()
-        super().__init__(graph, config, contract, affinity)
-        check_kv_cache(graph, contract, config)
-        self._program = _open_program(graph)
-        _check_ports(graph, self._program, contract)
-        self._placed[affinity] = self._place(affinity, threads)
+    def __init__(self, graph: GraphToRun) -> None:
+        super().__init__(graph)
+        check_kv_cache(graph.path, self.contract, self.config)
+        self._program = _open_program(graph.path)
+        _check_ports(graph.path, self._program, self.contract)
+        self._placed[self.affinity] = self._place(self.affinity, graph.threads)
 
     def new_runs(self, shared_inputs: Mapping[str, Array]) -> _Runs:
         """Returns what runs passes whose inputs of these names stay the same."""
@@ -73,11 +65,9 @@ class TvmModel(InPlaceModel[Machine, "_Runs"]):
         return self._program.machine(threads, cores.processors)
 
 
-def open_model(
-    graph: Path, config: ModelConfig, contract: GraphContract, threads: int, affinity: Affinity
-) -> TvmModel:
+def open_model(graph: GraphToRun) -> TvmModel:
     """Returns the model of ``graph``; raises a BundleError where it is not what is stated."""
-    return TvmModel(graph, config, contract, threads, affinity)
+    return TvmModel(graph)
 
 
 class _Runs:

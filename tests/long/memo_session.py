@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.sequences.model import SequenceState
+from edgedec.runtime.backends._whole_cache import WholeCache
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows
@@ -122,30 +122,11 @@ class MemoModel:
             self._known[text] = row
 
 
-class MemoCache:
+class MemoCache(WholeCache):
     """A `SequenceState` of nothing: texts name their rows."""
-
-    look_back = 0
-    checkpoints = ()
 
     def nbytes(self, n_tokens: int) -> int:
         return 0
-
-    def reachable(self, n_tokens: int) -> int:
-        return n_tokens
-
-    def resting(self, n_tokens: int) -> int:
-        return n_tokens
-
-    def share(self, other: SequenceState, n_tokens: int) -> bool:
-        """Returns False: each text has memory of its own."""
-        return False
-
-    def reserve(self, n_kept: int, stop: int) -> None:
-        """Nothing to make room for."""
-
-    def truncate(self, n_tokens: int) -> None:
-        """Nothing to forget."""
 
     def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Nothing to keep."""

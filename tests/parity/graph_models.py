@@ -21,6 +21,7 @@ from edgedec.models.graph import (
     hidden_port,
     stats_port,
 )
+from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import Model
 from edgedec.targets.cpu.run_fused import FusedModel
@@ -63,4 +64,4 @@ def open_graph_model(
     """Returns a model over a graph of any kind."""
     contract = contract_of(graph, config)
     make = {"fused": FusedModel, "portable": PortableModel, "ort": OrtModel}[contract.backend]
-    return make(graph, config, contract, threads, affinity or Affinity())
+    return make(GraphToRun(graph, config, contract, threads, affinity or Affinity()))

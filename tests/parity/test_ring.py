@@ -20,6 +20,7 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
+from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.sequences.passes import Pass, run_passes
 from edgedec.runtime.sequences.prefill import feed, rewind
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -61,7 +62,8 @@ def open_ring(
     def make(ring_rows: int = RING, context: int = CONTEXT) -> TokenSequence:
         contract = contract_of(graph, source.config)
         contract = replace(contract, kv=replace(contract.kv, ring_rows=ring_rows))
-        return TokenSequence(FusedModel(graph, source.config, contract, 2), context)
+        opened = FusedModel(GraphToRun(graph, source.config, contract, 2))
+        return TokenSequence(opened, context)
 
     return make
 
@@ -269,4 +271,4 @@ def test_layers_without_rings_are_refused(make_source: Any, tmp_path: Path) -> N
     contract = contract_of(graph, source.config)
     plain = replace(contract.kv, ring_layers=(2,))
     with pytest.raises(BundleError, match="export the model again"):
-        FusedModel(graph, source.config, replace(contract, kv=plain), 1)
+        FusedModel(GraphToRun(graph, source.config, replace(contract, kv=plain), 1))

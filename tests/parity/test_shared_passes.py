@@ -17,6 +17,7 @@ from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
+from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.sequences.passes import Pass, compute
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -59,7 +60,7 @@ def open_model(request: pytest.FixtureRequest, make_source: Any, tmp_path: Path)
         contract = contract_of(tmp_path / "model.onnx", source.config)
         if contract.kv.ring_layers:  # small enough to go round, and to grow
             contract = replace(contract, kv=replace(contract.kv, ring_rows=352))
-        return FusedModel(tmp_path / "model.onnx", source.config, contract, threads)
+        return FusedModel(GraphToRun(tmp_path / "model.onnx", source.config, contract, threads))
 
     return make
 

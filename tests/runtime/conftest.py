@@ -13,13 +13,13 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from edgedec.models.graph import Capabilities
+from edgedec.runtime.backends._whole_cache import WholeCache
 from edgedec.runtime.decoding.unmasking import MaskedModel
 from edgedec.runtime.drafting.drafter_parts import DrafterParts, Shared
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.methods.draft_source import DraftSource
 from edgedec.runtime.methods.method_parts import MethodParts
-from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -84,11 +84,8 @@ class ToyModel:
         return (4 * rng.standard_normal(self.vocab_size)).astype(np.float32)
 
 
-class ToyCache:
+class ToyCache(WholeCache):
     """A `SequenceState` whose row of each token tells the token and all before it."""
-
-    look_back = 0
-    checkpoints: tuple[int, ...] = ()
 
     def __init__(self, model: ToyModel) -> None:
         self._model = model
@@ -96,22 +93,6 @@ class ToyCache:
 
     def nbytes(self, n_tokens: int) -> int:
         return 8 * n_tokens
-
-    def reachable(self, n_tokens: int) -> int:
-        return n_tokens
-
-    def resting(self, n_tokens: int) -> int:
-        return n_tokens
-
-    def share(self, other: SequenceState, n_tokens: int) -> bool:
-        """Returns False: each text has memory of its own."""
-        return False
-
-    def reserve(self, n_kept: int, stop: int) -> None:
-        """Lists grow."""
-
-    def truncate(self, n_tokens: int) -> None:
-        """Rows are cut when they are kept."""
 
     def check(self, wanted: Pass) -> None:
         """Asserts that it holds what the pass follows."""

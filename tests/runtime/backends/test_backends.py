@@ -21,6 +21,7 @@ from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.families import matrices
 from edgedec.models.graph import GraphContract
 from edgedec.models.reference import ReferenceModel
+from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -331,7 +332,7 @@ def test_broken_graph_is_one_line(
         pytest.skip("the kernel library is not built")
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(BundleError, match=r"^ONNX Runtime refuses [^\n]*$"):
-        kind(tmp_path / "model.onnx", source.config, stated(source, tmp_path), 1)
+        kind(GraphToRun(tmp_path / "model.onnx", source.config, stated(source, tmp_path), 1))
 
 
 def test_graph_without_kv_cache(tmp_path: Path, source: Any) -> None:
@@ -346,7 +347,9 @@ def test_graph_without_kv_cache(tmp_path: Path, source: Any) -> None:
     )
     with pytest.raises(BundleError, match=r"has inputs \['x'\], the manifest states \[.*input_ids"):
         PortableModel(
-            tmp_path / "model.onnx", source.config, stated(source, tmp_path / "stated"), 1
+            GraphToRun(
+                tmp_path / "model.onnx", source.config, stated(source, tmp_path / "stated"), 1
+            )
         )
 
 
@@ -355,7 +358,7 @@ def test_missing_kernels_say_what_to_do(
 ) -> None:
     monkeypatch.setattr(kernels, "has_library", lambda: False)
     with pytest.raises(BundleError, match="lacks: reinstall"):
-        FusedModel(tmp_path / "model.onnx", source.config, stated(source, tmp_path), 1)
+        FusedModel(GraphToRun(tmp_path / "model.onnx", source.config, stated(source, tmp_path), 1))
 
 
 def test_unusable_isa_is_named(
@@ -365,4 +368,4 @@ def test_unusable_isa_is_named(
         pytest.skip("the kernel library is not built")
     monkeypatch.setenv("EDGEDEC_ISA", "abacus")
     with pytest.raises(ConfigError, match=r"^EDGEDEC_ISA names [^\n]*$"):
-        FusedModel(tmp_path / "model.onnx", source.config, stated(source, tmp_path), 1)
+        FusedModel(GraphToRun(tmp_path / "model.onnx", source.config, stated(source, tmp_path), 1))

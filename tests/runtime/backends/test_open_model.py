@@ -28,6 +28,7 @@ from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
+from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.portable.run_portable import PortableModel
@@ -153,7 +154,7 @@ def test_a_model_of_ones_own_is_closed(bundle: tuple[Path, ModelEntry]) -> None:
     folder, entry = bundle
     if entry.contract.backend == "fused":
         pytest.skip("one kind is enough")
-    model = PortableModel(folder / entry.graph, entry.config, entry.contract, 1)
+    model = PortableModel(GraphToRun(folder / entry.graph, entry.config, entry.contract, 1))
     release_model(model)
     assert model.is_closed
 
