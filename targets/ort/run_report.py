@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgedec.models.installation import package_version
-from edgedec.targets import device_target, missing_places
+from edgedec.targets.places_report import PlacesReport
 
 TITLE = "onnxruntime"
+
+_OF_PLACES = PlacesReport("ort", "onnxruntime", "providers", "provider")
+line, installs = _OF_PLACES.line, _OF_PLACES.installs
 
 
 def report() -> dict[str, Any]:
@@ -15,17 +17,5 @@ def report() -> dict[str, Any]:
     try:
         from edgedec.targets.ort.run_places import available
     except ImportError:
-        return {"version": package_version("onnxruntime"), "providers": {}}
-    places = missing_places(device_target("ort"), available())
-    return {"version": package_version("onnxruntime"), "providers": places}
-
-
-def line(found: dict[str, Any]) -> str:
-    """Returns what people read of a report."""
-    here = ", ".join(name for name, install in found["providers"].items() if install is None)
-    return f"{found['version'] or 'missing'}: providers {here or 'none'}"
-
-
-def installs(found: dict[str, Any]) -> dict[str, str]:
-    """Returns what is missing, and the command that brings it."""
-    return {f"provider {name}": how for name, how in found["providers"].items() if how}
+        return _OF_PLACES.report(None)
+    return _OF_PLACES.report(available())
