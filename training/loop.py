@@ -216,11 +216,8 @@ class Trainer:
 
     def _standing(self, loss: float) -> str:
         """Returns how the training stands, in words."""
-        best = f", {self._told(self._best[1])}" if self._best else ""
+        best = f", held out {self._best[1].by_depth[0]:.1%}" if self._best else ""
         return f"loss {loss:.2f}{best}"
-
-    def _told(self, measured: Measured) -> str:
-        return f"held out {measured.by_depth[0]:.1%}"
 
     def _train_step(self) -> float:
         epoch, at = divmod(self._step, self._n_batches)

@@ -16,6 +16,7 @@ from edgedec.runtime.opening.options import EngineOptions
 from edgedec.system.processors import physical_cores
 from edgedec.training.features.corpus import Corpus
 from edgedec.training.options import Clock, needs_train_extra
+from edgedec.training.report import STOPPED_BY_NAN
 
 if TYPE_CHECKING:
     from edgedec.labs.joint.train_maps import Score
@@ -87,7 +88,7 @@ class JointReport:
         if self.has_reader:
             lines.append(f"the reader's cross-entropy: {before.reader:.3f}, {after.reader:.3f}")
         if not self.is_finite:
-            lines.append("the loss was no number any more: the best before that was kept")
+            lines.append(STOPPED_BY_NAN)
         return "\n".join(lines) + "\n"
 
 

@@ -20,7 +20,7 @@ from edgedec.models.manifest import read_manifest
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
-from edgedec.training.kv_maps.kv_progress import FitFile
+from edgedec.training.kv_maps.kv_progress import FitFile, Reading
 
 from .conftest import Cli
 
@@ -232,18 +232,18 @@ def test_a_killed_fit_goes_on_where_it_ended(
     monkeypatch.setattr(kv_progress, "_LEAST_READING", 0)
     with edgedec.load(bundle) as engine:
         windows = list(corpus_windows([CORPUS], engine.tokenizer.encode, 2500))
-        whole = fit(engine.new_sequence(), config, 20, windows)
+        whole = fit(engine.new_sequence(), config, 20, Reading(windows))
 
         def killed(n_tokens: int) -> None:
             if n_tokens > sum(map(len, windows[:2])):
                 raise KeyboardInterrupt
 
+        reading = Reading(windows, killed, FitFile(bundle, ("a",)))
         with pytest.raises(KeyboardInterrupt):
-            fit(engine.new_sequence(), config, 20, windows, killed, FitFile(bundle, ("a",)))
+            fit(engine.new_sequence(), config, 20, reading)
         counts: list[int] = []
-        again = fit(
-            engine.new_sequence(), config, 20, windows, counts.append, FitFile(bundle, ("a",))
-        )
+        reading = Reading(windows, counts.append, FitFile(bundle, ("a",)))
+        again = fit(engine.new_sequence(), config, 20, reading)
         other = FitFile(bundle, ("b",)).load([(1, 1)])
     assert counts[0] == sum(map(len, windows[:3]))  # two windows were not read again
     assert again.n_tokens == whole.n_tokens

@@ -14,6 +14,7 @@ from edgedec.training.features.feature_file import held_out_of
 from edgedec.training.features.reading import features_of
 from edgedec.training.heads.head_check import share_drafted
 from edgedec.training.options import Clock, TrainingOptions, needs_train_extra
+from edgedec.training.report import DraftingReport
 
 if TYPE_CHECKING:
     from edgedec.training.loop import OnProgress
@@ -40,57 +41,35 @@ class DraftJob:
             )
 
 
-@dataclass(frozen=True)
-class DraftReport:
-    """What became of it.
+@dataclass(frozen=True, kw_only=True)
+class DraftReport(DraftingReport):
+    """What became of it. held_out: share of the target model's next tokens that it predicts."""
 
-    before: share of the target model's own choices found before training. held_out: after it.
-    quantised: as the bundle holds it. covered: share that it can name.
-    """
-
-    bundle: Path
     n_layers: int
     n_tokens: int
-    n_bytes: int
-    before: float | None
     held_out: float
-    quantised: float
-    covered: float
-    by_kind: dict[str, float]
-    n_skipped: int
-    is_finite: bool
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON-ready fields."""
         return {
-            "bundle": str(self.bundle),
+            **super().to_dict(),
             "n_layers": self.n_layers,
             "n_tokens": self.n_tokens,
-            "n_bytes": self.n_bytes,
-            "held_out_before": None if self.before is None else round(self.before, 4),
             "held_out": round(self.held_out, 4),
-            "held_out_quantised": round(self.quantised, 4),
-            "covered": round(self.covered, 4),
-            "by_kind": {kind: round(share, 4) for kind, share in self.by_kind.items()},
-            "n_skipped_files": self.n_skipped,
-            "is_finite": self.is_finite,
         }
 
     def text(self) -> str:
         """Returns what people read."""
-        kinds = ", ".join(f"{kind or 'no suffix'} {s:.1%}" for kind, s in self.by_kind.items())
         before = "" if self.before is None else f", before training {self.before:.1%}"
         lines = [
             f"{self.bundle}: a draft model of {self.n_layers} layers and {self.n_bytes / 1e6:.1f} "
             f"MB, trained on {self.n_tokens:,} tokens",
-            f"of other texts it finds {self.held_out:.1%} of the model's own next tokens{before}; "
-            f"it can name {self.covered:.1%} of them; quantised it finds {self.quantised:.1%}",
-            f"by kind of file: {kinds}",
+            f"in other texts it predicts {self.held_out:.1%} of the model's own next tokens"
+            f"{before}; its vocabulary covers {self.covered:.1%}; quantised, it predicts "
+            f"{self.quantised:.1%}",
+            f"by kind of file: {self.kinds}",
+            *self.warnings,
         ]
-        if self.n_skipped:
-            lines.append(f"{self.n_skipped} files are not UTF-8 text and were skipped")
-        if not self.is_finite:
-            lines.append("the loss was no number any more: the best before that was kept")
         return "\n".join(lines) + "\n"
 
 
@@ -131,17 +110,17 @@ def train_bundle_draft(
     own = set(sealed.models[sealed.draft_name].files) - set(manifest.target.files)
     measured = draft.trained.measured
     return DraftReport(
-        job.output,
-        draft.config.n_layers,
-        draft.n_tokens,
-        sum(sealed.files[path].n_bytes for path in own),
-        draft.trained.before,
-        measured.by_depth[0],
-        quantised,
-        measured.covered,
-        measured.by_kind,
-        n_skipped,
-        draft.trained.is_finite,
+        bundle=job.output,
+        n_bytes=sum(sealed.files[path].n_bytes for path in own),
+        before=draft.trained.before,
+        quantised=quantised,
+        covered=measured.covered,
+        by_kind=measured.by_kind,
+        n_skipped=n_skipped,
+        is_finite=draft.trained.is_finite,
+        n_layers=draft.config.n_layers,
+        n_tokens=draft.n_tokens,
+        held_out=measured.by_depth[0],
     )
 
 

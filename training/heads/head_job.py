@@ -29,6 +29,7 @@ from edgedec.training.options import (
     check_exit,
     needs_train_extra,
 )
+from edgedec.training.report import DraftingReport
 
 if TYPE_CHECKING:
     from edgedec.training.heads.train_head import HeadPlan
@@ -74,66 +75,46 @@ class HeadJob:
         self.options.check(self.replay)
 
 
-@dataclass(frozen=True)
-class HeadReport:
-    """What became of it.
+@dataclass(frozen=True, kw_only=True)
+class HeadReport(DraftingReport):
+    """What became of it. before: of the head that training went on from."""
 
-    covered: share of the model's own choices that the head can name. quantised: share that it
-    finds as the bundle holds it. before: share that the head found which it went on from.
-    """
-
-    bundle: Path
     entry: HeadEntry
-    n_bytes: int
-    covered: float
-    quantised: float
-    before: float | None
-    by_kind: dict[str, float]
-    n_skipped: int
-    is_finite: bool
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON-ready fields."""
         return {
-            "bundle": str(self.bundle),
+            **super().to_dict(),
             "kind": self.entry.kind,
             "n_tokens": self.entry.n_tokens,
-            "n_bytes": self.n_bytes,
             "vocabulary": self.entry.head.config.trimmed_head_size,
             "hidden_layers": list(self.entry.hidden_layers),
             "held_out": list(self.entry.held_out),
-            "held_out_quantised": round(self.quantised, 4),
-            "held_out_before": None if self.before is None else round(self.before, 4),
-            "covered": round(self.covered, 4),
-            "by_kind": {kind: round(share, 4) for kind, share in self.by_kind.items()},
-            "n_skipped_files": self.n_skipped,
-            "is_finite": self.is_finite,
         }
 
     def text(self) -> str:
         """Returns what people read."""
         depths = ", ".join(f"{share:.1%}" for share in self.entry.held_out)
-        kinds = ", ".join(f"{kind or 'no suffix'} {s:.1%}" for kind, s in self.by_kind.items())
-        what = "a draft head"
-        if self.entry.kind in LIGHT_HEADS:
-            what = f"{self.entry.head.config.n_layers} light heads ({self.entry.kind})"
-        if self.entry.kind == ADAPTER:
-            what = f"an exit after layer {self.entry.hidden_layers[0]} with an adapter"
         lines = [
-            f"{self.bundle}: {what} of {self.n_bytes / 1e6:.1f} MB, trained on "
+            f"{self.bundle}: {self._what} of {self.n_bytes / 1e6:.1f} MB, trained on "
             f"{self.entry.n_tokens:,} tokens",
             f"in other texts it predicts {depths} of the model's own tokens, by depth; its "
             f"vocabulary covers {self.covered:.1%}; quantised, it predicts "
             f"{self.quantised:.1%} of the next ones",
-            f"the first by kind of file: {kinds}",
+            f"the first by kind of file: {self.kinds}",
         ]
         if self.before is not None:
             lines.append(f"the head that it started from predicted {self.before:.1%} of these")
-        if self.n_skipped:
-            lines.append(f"{self.n_skipped} files are not UTF-8 text and were skipped")
-        if not self.is_finite:
-            lines.append("the loss was no number any more: the best head before that was kept")
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *self.warnings]) + "\n"
+
+    @property
+    def _what(self) -> str:
+        entry = self.entry
+        if entry.kind in LIGHT_HEADS:
+            return f"{entry.head.config.n_layers} light heads ({entry.kind})"
+        if entry.kind == ADAPTER:
+            return f"an exit after layer {entry.hidden_layers[0]} with an adapter"
+        return "a draft head"
 
 
 def train_bundle_head(
@@ -180,15 +161,15 @@ def train_bundle_head(
     own = [path for path in entry.files if path not in manifest.target.files]
     measured = head.trained.measured
     return HeadReport(
-        job.output,
-        entry,
-        sum(sealed.files[path].n_bytes for path in own),
-        measured.covered,
-        quantised,
-        before,
-        measured.by_kind,
-        n_skipped,
-        head.trained.is_finite,
+        bundle=job.output,
+        n_bytes=sum(sealed.files[path].n_bytes for path in own),
+        before=before,
+        quantised=quantised,
+        covered=measured.covered,
+        by_kind=measured.by_kind,
+        n_skipped=n_skipped,
+        is_finite=head.trained.is_finite,
+        entry=entry,
     )
 
 

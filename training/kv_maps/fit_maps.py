@@ -19,7 +19,7 @@ from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.training.features.corpus import corpus_files, text_of
 from edgedec.training.kv_maps.kv_maps import LayerMaps
-from edgedec.training.kv_maps.kv_progress import FitFile, ReadSoFar, gather
+from edgedec.training.kv_maps.kv_progress import Reading, ReadSoFar
 
 WINDOW = 1024
 """Tokens that are read at once, as one text."""
@@ -61,22 +61,12 @@ def corpus_windows(
             yield tokens
 
 
-def fit(
-    sequence: TokenSequence,
-    config: ModelConfig,
-    exit_layer: int,
-    windows: Iterable[list[int]],
-    report: Callable[[int], None] = lambda n_tokens: None,
-    file: FitFile | None = None,
-) -> Fitted:
-    """Returns maps from the hidden states behind ``exit_layer`` layers, fitted on ``windows``.
-
-    report: called with the tokens read so far. file: where that is kept, and what an earlier run
-        read of the same ``windows`` is found.
+def fit(sequence: TokenSequence, config: ModelConfig, exit_layer: int, reading: Reading) -> Fitted:
+    """Returns maps from the hidden states behind ``exit_layer`` layers.
 
     Raises:
         ConfigError: There are too few tokens.
-        OSError: ``file`` cannot be written.
+        OSError: The file of the reading cannot be written.
     """
     n_targets = (config.n_layers - exit_layer) * 2 * config.n_kv_heads * config.head_size
 
@@ -84,7 +74,7 @@ def fit(
         hidden, targets = _read(sequence, config, exit_layer, tokens)
         yield normed(hidden, config.rms_norm_eps), targets
 
-    state = gather([(config.hidden_size, n_targets)], windows, read, report, file)
+    state = reading.sums([(config.hidden_size, n_targets)], read)
     (fitted,), (held_out,) = state.fitted, state.held_out
     fitted.check()
     weights, bias = fitted.solve()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -21,7 +21,7 @@ from edgedec.targets import library_suffixes
 from edgedec.training.features.corpus import corpus_key
 from edgedec.training.kv_maps.fit_maps import corpus_windows, fit
 from edgedec.training.kv_maps.kv_entry import write_model_maps, write_own_maps
-from edgedec.training.kv_maps.kv_progress import FitFile
+from edgedec.training.kv_maps.kv_progress import FitFile, Reading
 from edgedec.training.kv_maps.model_kv import Reader, fit_model
 from edgedec.training.options import check_exit
 
@@ -43,12 +43,18 @@ class KVJob:
         """The corpus, as the manifest names it."""
         return ", ".join(map(str, self.corpus))
 
-    def windows(
-        self, engine: Engine, is_stopping: Callable[[], bool], context: int
-    ) -> Iterator[list[int]]:
-        """Yields pieces of the corpus, of ``context`` tokens at most, until ``is_stopping``."""
+    def reading(
+        self,
+        engine: Engine,
+        context: int,
+        report: Progress,
+        is_stopping: Callable[[], bool],
+        file: FitFile,
+    ) -> Reading:
+        """Returns windows of the corpus, of ``context`` tokens at most, until ``is_stopping``."""
         found = corpus_windows(self.corpus, engine.tokenizer.encode, self.max_tokens, context)
-        return takewhile(lambda _: not is_stopping(), found)
+        windows = takewhile(lambda _: not is_stopping(), found)
+        return Reading(windows, lambda n_tokens: report("fit", n_tokens, self.max_tokens), file)
 
     def file(self, *facts: object) -> FitFile:
         """Returns the file that keeps what is read. facts: what the models are, and their maps."""
@@ -68,14 +74,8 @@ def train_own_maps(
     config = manifest.target.config
     with load(job.bundle, EngineOptions(threads=job.threads, draft=False)) as engine:
         file = job.file(KV_MAPS, chosen, fingerprint_of(manifest, manifest.target_name))
-        fitted = fit(
-            engine.new_sequence(),
-            config,
-            chosen,
-            job.windows(engine, is_stopping, engine.context),
-            lambda n_tokens: report("fit", n_tokens, job.max_tokens),
-            file,
-        )
+        reading = job.reading(engine, engine.context, report, is_stopping, file)
+        fitted = fit(engine.new_sequence(), config, chosen, reading)
     entry = write_own_maps(job.bundle, manifest, chosen, fitted, job.described)
     file.remove()
     return entry, f"layer {chosen} of {config.n_layers}"
@@ -104,13 +104,9 @@ def train_model_maps(
         read, written = readers if kind == DRAFT_KV_MAPS else reversed(readers)
         try:
             _check_runs_maps(manifest.models[written])
-            fitted = fit_model(
-                readers[read],
-                readers[written],
-                job.windows(engine, is_stopping, min(engine.context, source.context)),
-                lambda n_tokens: report("fit", n_tokens, job.max_tokens),
-                file,
-            )
+            context = min(engine.context, source.context)
+            reading = job.reading(engine, context, report, is_stopping, file)
+            fitted = fit_model(readers[read], readers[written], reading)
         finally:
             role.close()
     names = (read, written)

@@ -62,27 +62,33 @@ Read = Callable[[list[int], ReadSoFar], Iterable[tuple[Float32, Float32]]]
 """From the tokens of a window to features and targets of each regression."""
 
 
-def gather(
-    sizes: Iterable[tuple[int, int]],
-    windows: Iterable[list[int]],
-    read: Read,
-    report: Callable[[int], None],
-    file: FitFile | None,
-) -> ReadSoFar:
-    """Returns the sums over ``windows``; those that ``file`` has sums of are not read again.
+@dataclass(frozen=True)
+class Reading:
+    """Windows of a corpus to fit maps on.
 
-    report: called with the tokens read so far.
-
-    Raises:
-        OSError: The file cannot be written.
+    report: called with the tokens read so far. file: keeps that, and has what an earlier run read
+    of the same ``windows``.
     """
-    state = ReadSoFar.nothing(sizes) if file is None else file.load(sizes)
-    for tokens in islice(windows, state.n_windows, None):
-        state.add(read(tokens, state), len(tokens))
-        report(state.n_tokens)
-        if file is not None:
-            file.save_sometimes(state)
-    return state
+
+    windows: Iterable[list[int]]
+    report: Callable[[int], None] = lambda n_tokens: None
+    file: FitFile | None = None
+
+    def sums(self, sizes: Iterable[tuple[int, int]], read: Read) -> ReadSoFar:
+        """Returns the sums over the windows; those that the file has sums of are not read again.
+
+        sizes: features and targets of each regression.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        state = ReadSoFar.nothing(sizes) if self.file is None else self.file.load(sizes)
+        for tokens in islice(self.windows, state.n_windows, None):
+            state.add(read(tokens, state), len(tokens))
+            self.report(state.n_tokens)
+            if self.file is not None:
+                self.file.save_sometimes(state)
+        return state
 
 
 class FitFile:

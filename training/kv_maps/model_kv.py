@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from edgedec.runtime.sequences.plain_kv import plain_kv
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.training.kv_maps.kv_maps import Float32, LayerMaps, RidgeSums, Scales
-from edgedec.training.kv_maps.kv_progress import FitFile, ReadSoFar, gather
+from edgedec.training.kv_maps.kv_progress import Reading, ReadSoFar
 
 N_READ = 3
 """Layers of the one model that the keys and values of a layer of the other are predicted from."""
@@ -58,21 +58,12 @@ def nearest_layers(layer: int, n_layers: int, n_others: int) -> range:
     return range(first, first + n_read)
 
 
-def fit_model(
-    origin: Reader,
-    other: Reader,
-    windows: Iterable[list[int]],
-    report: Callable[[int], None] = lambda n_tokens: None,
-    file: FitFile | None = None,
-) -> ModelFitted:
+def fit_model(origin: Reader, other: Reader, reading: Reading) -> ModelFitted:
     """Returns maps from what ``origin`` keeps of a text to what ``other`` does.
-
-    report: called with the tokens read so far. file: where that is kept, and what an earlier run
-        read of the same ``windows`` is found.
 
     Raises:
         ConfigError: There are too few tokens.
-        OSError: ``file`` cannot be written.
+        OSError: The file of the reading cannot be written.
     """
     columns = _columns(origin, other)
 
@@ -85,7 +76,7 @@ def fit_model(
             yield scaled[:, read_of], part
 
     sizes = [(c.stop - c.start, other.width) for c in columns]
-    state = gather(sizes, windows, read, report, file)
+    state = reading.sums(sizes, read)
     state.fitted[0].check()
     assert state.scales is not None
     solved = [sums.solve() for sums in state.fitted]
