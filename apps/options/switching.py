@@ -162,7 +162,7 @@ class SwitchOptions:
             return request
         if "switch_mode" in given:
             given["mode"] = given.pop("switch_mode")
-        fields = SwitchConfig.split(self.switch) | given
+        fields = {**SwitchConfig.split(self.switch), **given}
         if fields.get("threshold", AUTO) == AUTO and fields.get("policy") != BILD:
             _refuse_partly_tuned(fields)
         return replace(request, switch=SwitchConfig.from_dict(fields))

@@ -2,49 +2,90 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from edgedec.models.errors import ConfigError
+from edgedec.runtime.config.checks import refuse_unknown
 
 
-def split_setting(
-    text: str, names: Mapping[str, Sequence[str]], what: str, example: str
-) -> tuple[str, dict[str, str]]:
-    """Returns the kind and the values of the setting ``text``.
+@dataclass(frozen=True)
+class SettingForm:
+    """How a setting is written.
 
-    Args:
-        names: Kind -> names of its values. Of an unknown kind any name will do.
-        what: What errors call it, with an ``example``.
-
-    Raises:
-        ConfigError: It is not written so, or its kind has no such value.
+    called: what errors call it. kind: its field for what stands before the colon. names: kind ->
+    names of its values; of a kind that is not among them any name will do. whole: names of values
+    that are whole numbers.
     """
-    kind, _, rest = (part.strip() for part in text.partition(":"))
-    values: dict[str, str] = {}
-    own = names.get(kind, ())
-    for part in filter(None, rest.split(",")):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or name in values or (own and name not in own):
-            raise ConfigError(
-                f"the {what} setting {text!r} holds {part!r}, expected each of "
-                f"{', '.join(own)} once at most, such as {example}"
-            )
-        values[name] = value
-    return kind, values
+
+    called: str
+    kind: str
+    example: str
+    names: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    whole: Sequence[str] = ()
+
+    def split(self, text: str) -> dict[str, str]:
+        """Returns the fields of the setting ``text``, the kind first, all of them as texts.
+
+        Raises:
+            ConfigError: It is not written so, or its kind has no such value.
+        """
+        kind, _, rest = (part.strip() for part in text.partition(":"))
+        fields, own = {self.kind: kind}, self.names.get(kind, ())
+        for part in filter(None, rest.split(",")):
+            name, equals, value = (piece.strip() for piece in part.partition("="))
+            if not equals or name in fields or (own and name not in own):
+                names = f"each of {', '.join(own)}" if own else "each name"
+                raise ConfigError(
+                    f"the {self.called} setting {text!r} holds {part!r}, expected {names} once at "
+                    f"most, such as {self.example}"
+                )
+            fields[name] = value
+        return fields
 
 
-def written(kind: str, names: Sequence[str], setting: Any, default: Any) -> str:
-    """Returns the text that `split_setting` reads back: what differs from ``default``."""
-    parts = [
-        f"{name}={value}"
-        for name in names
-        if (value := getattr(setting, name)) != getattr(default, name)
-    ]
-    return f"{kind}:{','.join(parts)}" if parts else kind
+@dataclass(frozen=True)
+class WrittenSetting:
+    """What frozen dataclasses share whose values are a kind and numbers, written in a `FORM`."""
+
+    FORM: ClassVar[SettingForm]
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Returns the setting stated by ``fields``; unknown keys are a ConfigError."""
+        refuse_unknown(cls, fields)
+        return cls(**fields)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Returns the setting written as ``kind:name=value,name=value``.
+
+        Raises:
+            ConfigError: It is not written so, or its kind has no such value.
+        """
+        fields: dict[str, Any] = cls.FORM.split(text)
+        for name in fields.keys() - {cls.FORM.kind}:
+            fields[name] = _number_of(fields[name], name in cls.FORM.whole)
+        return cls.from_dict(fields)
+
+    def __str__(self) -> str:
+        """The text `parse` reads back: what differs from the defaults."""
+        kind, default = getattr(self, self.FORM.kind), type(self)()
+        parts = [
+            f"{name}={value}"
+            for name in self.FORM.names[kind]
+            if (value := getattr(self, name)) != getattr(default, name)
+        ]
+        return f"{kind}:{','.join(parts)}" if parts else str(kind)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON-ready fields that `from_dict` reads back."""
+        return dataclasses.asdict(self)
 
 
-def number_of(text: str, is_whole: bool) -> Any:
+def _number_of(text: str, is_whole: bool) -> Any:
     """Returns the number ``text`` states, or the text: whoever checks says what was expected."""
     try:
         return int(text) if is_whole else float(text)

@@ -10,11 +10,13 @@ from typing import Any, Self
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
+from edgedec.runtime.config.setting_texts import SettingForm
 
 EAD, MARGIN, BILD, ADADEC = POLICIES = ("ead", "margin", "bild", "adadec")
 TRUST, PREDICT, REPAIR, JUDGE, VERIFY = MODES = ("trust", "predict", "repair", "judge", "verify")
 AUTO = "auto"
 
+_FORM = SettingForm(called="switch", kind="policy", example="ead:threshold=1.5,window=5")
 _LONGEST_RUN = 64  # judged in one pass, whose rows of logits are all in memory
 
 
@@ -111,19 +113,9 @@ class SwitchConfig:
         return cls.from_dict(cls.split(text))
 
     @staticmethod
-    def split(text: str) -> dict[str, Any]:
+    def split(text: str) -> dict[str, str]:
         """Returns the fields of a setting written as for `parse`, for `from_dict`."""
-        policy, _, rest = text.partition(":")
-        fields: dict[str, Any] = {"policy": policy.strip()}
-        for part in filter(None, rest.split(",")):
-            name, equals, value = (piece.strip() for piece in part.partition("="))
-            if not equals or name in fields:
-                raise ConfigError(
-                    f"the switch setting {text!r} holds {part!r}, expected each name once, such "
-                    "as ead:threshold=1.5,window=5"
-                )
-            fields[name] = value
-        return fields
+        return _FORM.split(text)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON-ready fields that `from_dict` reads back."""

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import ClassVar
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
-from edgedec.runtime.config.checks import check_count, check_number, refuse_unknown
-from edgedec.runtime.config.setting_texts import number_of, split_setting, written
+from edgedec.runtime.config.checks import check_count, check_number
+from edgedec.runtime.config.setting_texts import SettingForm, WrittenSetting
 
 CONFIDENCE, LOCALLEAP, PROPHET, CCD = UNMASK_RULES = ("confidence", "localleap", "prophet", "ccd")
 
-_OF_RULE = {
-    CONFIDENCE: ("steps", "block", "refresh"),
-    LOCALLEAP: ("block", "refresh", "anchor", "relaxed", "radius"),
-    PROPHET: ("steps", "block", "refresh", "early", "middle", "late"),
-    CCD: ("steps", "block", "refresh", "history", "entropy"),
-}
-_WHOLE = ("steps", "block", "refresh", "radius", "history")
+_FORM = SettingForm(
+    called="unmask",
+    kind="rule",
+    example="confidence:steps=32,block=16",
+    names={
+        CONFIDENCE: ("steps", "block", "refresh"),
+        LOCALLEAP: ("block", "refresh", "anchor", "relaxed", "radius"),
+        PROPHET: ("steps", "block", "refresh", "early", "middle", "late"),
+        CCD: ("steps", "block", "refresh", "history", "entropy"),
+    },
+    whole=("steps", "block", "refresh", "radius", "history"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnmaskConfig:
+class UnmaskConfig(WrittenSetting):
     """Which masked tokens a pass decides. By default one, the one the model is surest of.
 
     rule: confidence decides those of the highest probability. localleap also those of high
@@ -41,6 +44,8 @@ class UnmaskConfig:
     history, entropy: of ccd: passes that are averaged. A token is decided at once if the entropy of
         the average is below this, in nats.
     """
+
+    FORM: ClassVar[SettingForm] = _FORM
 
     rule: str = CONFIDENCE
     steps: int | None = None
@@ -76,29 +81,3 @@ class UnmaskConfig:
     def is_plain(self) -> bool:
         """One pass over the whole text decides one token."""
         return self.rule == CONFIDENCE and self.steps is None and self.refresh == 0
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Returns the setting stated by ``fields``; unknown keys are a ConfigError."""
-        refuse_unknown(cls, fields)
-        return cls(**fields)
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Returns the setting written as ``confidence:steps=32,block=16``.
-
-        Raises:
-            ConfigError: It is not written so, or its rule has no such value.
-        """
-        example = "confidence:steps=32,block=16"
-        rule, values = split_setting(text, _OF_RULE, "unmask", example)
-        numbers = {name: number_of(value, name in _WHOLE) for name, value in values.items()}
-        return cls.from_dict({"rule": rule, **numbers})
-
-    def __str__(self) -> str:
-        """The text `parse` reads back: what differs from the defaults."""
-        return written(self.rule, _OF_RULE[self.rule], self, type(self)())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns JSON-ready fields that `from_dict` reads back."""
-        return dataclasses.asdict(self)
