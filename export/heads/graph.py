@@ -29,7 +29,6 @@ from edgedec.export.to_onnx.passes.fuse_head_norm import fuse_head_norm
 from edgedec.export.to_onnx.passes.merge_projections import merge_projections
 from edgedec.export.to_onnx.passes.pack_matrices import pack_matrices
 from edgedec.export.to_onnx.passes.remove_unused import remove_unused
-from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
 from edgedec.export.weights_file import rope_names
 from edgedec.kernels import pack
 from edgedec.models.blocks import head_weight
@@ -113,8 +112,7 @@ def emit_head(
         fold_norm,
         fuse_gate,
         partial(fuse_head_norm, config=config),
-        partial(fuse_attention, config=config),
-        partial(set_kv_format, config=config, kv_format=kv_format),
+        partial(fuse_attention, config=config, kv_format=kv_format),
         fold_residual,
         *((partial(add_layer_gates, config=config),) if is_gated else ()),
         add_row_stats,

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from edgedec.export.checkpoints.checkpoint import Checkpoint
 from edgedec.export.to_onnx.messages import load_model, save_model
-from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
+from edgedec.export.to_onnx.passes.fuse_attention import set_kv_format
 from edgedec.export.to_onnx.runners import FusedRunner
 from edgedec.export.verifying.verify import GraphRunner, Logits, check_error, log_softmax
 from edgedec.models.config import ModelConfig

@@ -23,7 +23,6 @@ from edgedec.export.to_onnx.passes.fuse_recurrence import fuse_recurrence
 from edgedec.export.to_onnx.passes.merge_projections import merge_projections
 from edgedec.export.to_onnx.passes.pack_matrices import pack_matrices
 from edgedec.export.to_onnx.passes.remove_unused import remove_unused
-from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
 from edgedec.models.config import ModelConfig
 from edgedec.models.quant import QuantFormat
 
@@ -54,8 +53,7 @@ def pipeline(
         ("fold_norm", fold_norm),
         ("fuse_gate", fuse_gate),
         ("fuse_head_norm", partial(fuse_head_norm, config=config)),
-        ("fuse_attention", partial(fuse_attention, config=config)),
-        ("set_kv_format", partial(set_kv_format, config=config, kv_format=kv_format)),
+        ("fuse_attention", partial(fuse_attention, config=config, kv_format=kv_format)),
         *recurrent,
         ("fold_residual", fold_residual),
         *skipping,

@@ -29,8 +29,11 @@ from edgedec.models.graph import (
 )
 from edgedec.models.kv_formats import kv_panels_of
 
+KV_FORMAT = "kv_format"
+"""Attribute of nodes with a KV cache: the number of its format, see `KVPanels`."""
 
-def fuse_attention(model: ModelProto, config: ModelConfig) -> None:
+
+def fuse_attention(model: ModelProto, config: ModelConfig, kv_format: str) -> None:
     """Replaces rotation, attention and the KV cache in and out of every layer.
 
     Before:
@@ -50,32 +53,47 @@ def fuse_attention(model: ModelProto, config: ModelConfig) -> None:
         pending tree whose keys and values are in the KV cache. All layers share
         k_cache f16 [L, n_kv_heads, capacity / 16, head_size, 16] and
         v_cache f16 [L, n_kv_heads, capacity, head_size], written in place; but those with a window
-        share ring_sequences, k_ring and v_ring, which are alike. Scale, softcap and window are
-        attributes, where the layer has them. Sinks are an input behind that of the layer gates.
-        A layer with another's keys reads q alone, and runs behind that one: shares_kv=1. So does
-        attention to a source, whose bias is source_bias: sees_source=1. Where texts have sources,
-        `sources` is an input behind those; and a table behind that where biases are looked up. Rows
-        of a bidirectional model see all nodes: sees_all=1.
+        share ring_sequences, k_ring and v_ring, which are alike. Those are float16's; `KVPanels`
+        says the shapes of other formats. The format's number is the attribute kv_format. Scale,
+        softcap and window are attributes, where the layer has them. Sinks are an input behind that
+        of the layer gates. A layer with another's keys reads q alone, and runs behind that one:
+        shares_kv=1. So does attention to a source, whose bias is source_bias: sees_source=1. Where
+        texts have sources, `sources` is an input behind those; and a table behind that where biases
+        are looked up. Rows of a masked model see all nodes: sees_all=1.
     """
     editor = GraphEditor(model)
     for attend in editor.nodes("Attention"):
         apart = editor.producer(attend.input[0], "Transpose")
         if apart is None:
-            _fuse_layer(editor, attend, config)
+            _fuse_layer(editor, attend, config, kv_format)
         else:
-            _fuse_shared(editor, attend, apart, config)
+            _fuse_shared(editor, attend, apart, config, kv_format)
     editor.finish()
-    _replace_interface(model, config)
+    _replace_interface(model, config, kv_format)
 
 
-def _fuse_layer(editor: GraphEditor, attend: NodeProto, config: ModelConfig) -> None:
+def set_kv_format(model: ModelProto, config: ModelConfig, kv_format: str) -> None:
+    """Gives the KV cache of a fused graph another format: nodes that state one, and the inputs."""
+    for node in model.graph.node:
+        for stated in node.attribute:
+            if stated.name == KV_FORMAT:
+                stated.i = kv_panels_of(kv_format).index
+    new = {value.name: value for value in kv_cache_inputs(config, kv_format)}
+    for value in model.graph.input:
+        if value.name in new:
+            value.CopyFrom(new[value.name])
+
+
+def _fuse_layer(
+    editor: GraphEditor, attend: NodeProto, config: ModelConfig, kv_format: str
+) -> None:
     rotations = [editor.producer(value, "RotaryEmbedding") for value in attend.input[:2]]
     q, k = [node for node in rotations if node is not None]
     longer = editor.producer(attend.input[4], "Concat")
     layer = layer_of_past(attend.input[4] if longer is None else longer.input[1])
     sinks, around = _sinks(editor, attend)
     split, joined, qkv = _join(editor, [q.input[0], k.input[0], attend.input[2]], attend.name)
-    fused = _attention(config, layer, attend, q)
+    fused = _attention(config, kv_format, layer, attend, q)
     fused.input[0] = qkv
     fused.input.extend(sinks)
     if config.encoder is not None:
@@ -84,7 +102,7 @@ def _fuse_layer(editor: GraphEditor, attend: NodeProto, config: ModelConfig) -> 
 
 
 def _fuse_shared(
-    editor: GraphEditor, attend: NodeProto, apart: NodeProto, config: ModelConfig
+    editor: GraphEditor, attend: NodeProto, apart: NodeProto, config: ModelConfig, kv_format: str
 ) -> None:
     """Fuses attention over another layer's keys; ``apart`` puts the heads of its queries apart."""
     rows = editor.producer(apart.input[0], "Reshape")
@@ -96,7 +114,7 @@ def _fuse_shared(
     joined = editor.only_reader(by_row.output[0], "Reshape")
     assert joined is not None
     layers = {present_port(past_port(i, "key")): i for i in config.kv_layers}
-    fused = _attention(config, layers[attend.input[1]], attend, q)
+    fused = _attention(config, kv_format, layers[attend.input[1]], attend, q)
     fused.output[0] = joined.output[0]
     fused.attribute.append(make_attribute("shares_kv", 1))
     if attend.input[3] == SOURCE_BIAS:
@@ -105,7 +123,9 @@ def _fuse_shared(
     editor.replace([q, rows, apart, attend, by_row, joined], [fused])
 
 
-def _attention(config: ModelConfig, layer: int, attend: NodeProto, q: NodeProto) -> NodeProto:
+def _attention(
+    config: ModelConfig, kv_format: str, layer: int, attend: NodeProto, q: NodeProto
+) -> NodeProto:
     """Returns the operator over the keys and values of ``layer``, which reads what ``q`` does."""
     place, (x, cos, sin, position_ids) = kv_place(config, layer), q.input
     stated = attributes(attend)
@@ -113,7 +133,8 @@ def _attention(config: ModelConfig, layer: int, attend: NodeProto, q: NodeProto)
         "scale": stated.get("scale"),
         "softcap": stated.get("softcap"),
         "window": config.layer(layer).window or None,
-        "sees_all": int(config.is_bidirectional) or None,
+        "sees_all": int(config.fills_masks) or None,
+        KV_FORMAT: kv_panels_of(kv_format).index,
     }
     return make_node(
         "Attention",
@@ -168,13 +189,13 @@ def _join(
     return [], [make_node("Concat", parts, [qkv], name=qkv, axis=-1)], qkv
 
 
-def _replace_interface(model: ModelProto, config: ModelConfig) -> None:
+def _replace_interface(model: ModelProto, config: ModelConfig, kv_format: str) -> None:
     graph = model.graph
     replaced = {ATTENTION_BIAS, SOURCE_BIAS} | {v.name for v in graph.input if is_past_port(v.name)}
     kept = [v for v in graph.input if v.name not in replaced]
     added = [
         make_port(PARENTS, TensorProto.INT64, (1, "P")),
-        *kv_cache_inputs(config, "float16"),
+        *kv_cache_inputs(config, kv_format),
     ]
     if config.encoder is not None:
         added.append(make_port(SOURCES, TensorProto.INT64, ("n_sources",)))

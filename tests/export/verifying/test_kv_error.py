@@ -20,7 +20,7 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import attributes
 from edgedec.export.to_onnx.messages import ModelProto, save_model
-from edgedec.export.to_onnx.passes.set_kv_format import set_kv_format
+from edgedec.export.to_onnx.passes.fuse_attention import set_kv_format
 from edgedec.export.to_onnx.runners import FusedRunner
 from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.verifying import kv_error
