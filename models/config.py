@@ -18,6 +18,7 @@ MAX_LAYERS = 10_000
 
 Activation = Literal["silu", "gelu_tanh", "relu"]
 Mixer = Literal["attention", "recurrence", "both", "none"]
+Stack = Literal["decoder", "encoder", "masked"]
 RopeScalingKind = Literal["none", "linear", "llama3", "factors", "longrope"]
 
 
@@ -139,16 +140,17 @@ class ModelConfig:
         token 0. See `layer_inputs`.
     has_layer_scales: what comes out of each layer is multiplied by a number of its own.
     has_squared_relu: MLPs have no gate: between their two matrices stands the square of ReLU.
-    is_bidirectional: a row sees all rows of its pass and all before them; the model fills masks in.
-        mask_token: what stands where a token is to be found. predicts_next: the logits of a row are
-        of the token behind it, as those of other models are, not of its own.
+    stack: what a row of attention sees: in a decoder itself and what is before it; in an encoder,
+        which has no head, all rows; in a masked model, which fills masks in, all rows of its pass
+        and all before them. mask_token: what stands where a token is to be found. predicts_next:
+        the logits of a row are of the token behind it, as those of other models are, not of its
+        own.
     suppressed_tokens: those that are never written, rising; a trimmed head has them all the same.
     n_streams: residual streams of AltUp, see `families.gemma3n`. laurel_rank: of its products.
     n_distance_buckets, max_distance: scores of attention have biases by distance, see
         `distance_bias`; 0 for none.
     encoder: of an encoder-decoder model the stack that reads the source. What is said here is of
         the decoder then, whose layers attend to the source as well.
-    is_encoder: each row of attention sees all others, and there is no head.
     """
 
     family: str
@@ -198,13 +200,12 @@ class ModelConfig:
     has_layer_scales: bool = False
     has_shared_gate: bool = True
     has_squared_relu: bool = False
-    is_bidirectional: bool = False
+    stack: Stack = "decoder"
     mask_token: int = 0
     predicts_next: bool = False
     n_distance_buckets: int = 0
     max_distance: int = 0
     encoder: ModelConfig | None = None
-    is_encoder: bool = False
     suppressed_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -232,10 +233,12 @@ class ModelConfig:
             )
         if self.recurrent_layers and self.windowed_layers:
             raise ConfigError("layers with a window beside recurrent ones, expected either alone")
-        if self.is_bidirectional and (self.windowed_layers or self.recurrent_layers):
+        if self.stack not in get_args(Stack):
             raise ConfigError(
-                "a bidirectional model has windows or recurrent layers, expected neither"
+                f"stack is {shown(self.stack)}, expected one of {', '.join(get_args(Stack))}"
             )
+        if self.fills_masks and (self.windowed_layers or self.recurrent_layers):
+            raise ConfigError("a masked model has windows or recurrent layers, expected neither")
         if not 0 <= self.mask_token < self.vocab_size:
             raise ConfigError(
                 f"mask_token is {self.mask_token}, expected 0 to {self.vocab_size - 1}"
@@ -405,6 +408,16 @@ class ModelConfig:
         return next(sizes, self.head_size)
 
     @property
+    def is_encoder(self) -> bool:
+        """Whether it is a stack whose rows all see each other, without a head."""
+        return self.stack == "encoder"
+
+    @property
+    def fills_masks(self) -> bool:
+        """Whether the model fills masks in, in any order, instead of writing from left to right."""
+        return self.stack == "masked"
+
+    @property
     def kv_layers(self) -> tuple[int, ...]:
         """The layers that keep keys and values."""
         layers = (self.layer(i) for i in range(self.n_layers))
@@ -427,7 +440,7 @@ class ModelConfig:
         """Whether a pass may leave sub-layers out: each adds to one stream and keeps its own."""
         has_shared_kv = any(layer.kv_layer is not None for layer in self.layers)
         adds_alone = not (self.layer_input_size or self.has_layer_scales or self.encoder)
-        is_whole = self.recurrent_layers or has_shared_kv or self.is_bidirectional
+        is_whole = self.recurrent_layers or has_shared_kv or self.fills_masks
         return adds_alone and not is_whole
 
     @property

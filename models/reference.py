@@ -175,7 +175,7 @@ class ReferenceOps(Ops[Array]):
         self._parents = parents
         self._mask, depths = tree_mask(parents, model.n_tokens)
         self._mask[:, : model.n_source] = False
-        if self._config.is_encoder or self._config.is_bidirectional:
+        if self._config.stack != "decoder":
             self._mask[:] = True
         self._positions = model.n_tokens + depths
         self._ropes: dict[Rope, tuple[Array, Array]] = {}

@@ -40,7 +40,7 @@ def configure(model: RecipeModel) -> None:
     config, wanted = model.source.config, model.config.context
     check_recurrence(model.compiler, config)
     check_bidirectional(model.compiler, config)
-    if config.is_bidirectional and (model.config.draft or model.config.exit or model.head_file):
+    if config.fills_masks and (model.config.draft or model.config.exit or model.head_file):
         raise ConfigError(
             f"{model.source.name} fills masks in, which neither drafts nor checks drafts: export "
             "it without --draft, --exit and --head"

@@ -31,7 +31,7 @@ def _bidirectional(
 ) -> ModelConfig:
     return dataclasses.replace(
         config,
-        is_bidirectional=True,
+        stack="masked",
         mask_token=fields.integer(key, least=0, most=config.vocab_size - 1),
         predicts_next=predicts_next,
     )

@@ -74,7 +74,7 @@ def read_hf(fields: Fields) -> ModelConfig:
         activation=activation,
         n_distance_buckets=fields.integer("relative_attention_num_buckets", 32, least=1),
         max_distance=fields.integer("relative_attention_max_distance", 128, least=1),
-        is_encoder=True,
+        stack="encoder",
     )
     n_layers = fields.integer("num_decoder_layers", n_layers)
     return replace(
@@ -83,7 +83,7 @@ def read_hf(fields: Fields) -> ModelConfig:
         layers=_unrotated(inner, n_layers),
         is_head_tied=is_tied,
         logit_scale=width**-0.5 if is_tied else 1.0,
-        is_encoder=False,
+        stack="decoder",
         encoder=stack,
     )
 

@@ -106,7 +106,7 @@ def find_draft(
     if model_name is None:
         return None
     entry, name = listing.models[model_name], TOKENIZER_NAME
-    if manifest.target.config.is_bidirectional or entry.config.is_bidirectional:
+    if manifest.target.config.fills_masks or entry.config.fills_masks:
         raise ConfigError(
             "a model that fills masks in neither drafts nor checks drafts: load it without a draft "
             "model"

@@ -314,7 +314,7 @@ def _find_auxiliary(
 
 def _find_masked(entry: ModelEntry) -> MaskedModel | None:
     """Returns what a model states that fills masks in; None of others."""
-    if not entry.config.is_bidirectional:
+    if not entry.config.fills_masks:
         return None
     from edgedec.runtime.decoding.unmasking import MaskedModel
 

@@ -62,8 +62,8 @@ def contract(model: RecipeModel) -> GraphContract:
         outputs=port_names(model.graph.graph.output),
         kv=kv_panels(config, model.kv_format),
         can=Capabilities(
-            trees=not config.is_bidirectional,
-            blocks=config.is_bidirectional,
+            trees=not config.fills_masks,
+            blocks=config.fills_masks,
             gates=config.can_skip_layers,
             row_stats=True,
             entry=config.can_skip_layers,

@@ -83,7 +83,7 @@ def test_distances_have_the_buckets_of_transformers(
 ) -> None:
     config = ModelConfig(
         "t5", 9, 8, 8, 1, 1, 1, 8, 9, 1e-6, n_distance_buckets=n_buckets, max_distance=farthest,
-        is_encoder=is_encoder,
+        stack="encoder" if is_encoder else "decoder",
     )  # fmt: skip
     attention = transformers.models.t5.modeling_t5.T5Attention
     behind = range(-farthest if is_encoder else 0, farthest + 1)

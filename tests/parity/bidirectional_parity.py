@@ -139,7 +139,7 @@ class BidirectionalParity(GgufWriting):
 
     def test_config(self, toy: FullMaskToy) -> None:
         config = open_checkpoint(str(toy.folder)).config
-        stated = {"is_bidirectional": True, "mask_token": MASK, "predicts_next": self.SHIFT == 1}
+        stated = {"stack": "masked", "mask_token": MASK, "predicts_next": self.SHIFT == 1}
         expected = {**stated, **self.EXPECTED}
         assert {name: getattr(config, name) for name in expected} == expected
         assert type(config).from_dict(config.canonical()) == config
