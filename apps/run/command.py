@@ -326,7 +326,8 @@ def summary(result: GenerationResult) -> str:
     if result.n_new_tokens:
         parts.append(f"first after {result.ttft_ms:.0f} ms")
     if result.tokens_per_s:
-        parts.append(f"then {result.tokens_per_s:.1f} tokens/s")
+        rate = f"{result.tokens_per_s:.1f} tokens/s"
+        parts.append(f"then {rate}" if result.is_in_order else f"{rate} in all")
     return " · ".join(parts)
 
 

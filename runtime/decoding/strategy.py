@@ -305,6 +305,9 @@ class DecodingStrategy(ABC):
     takes_turns: bool = False
     """Several models write, and compute what they missed of the text later."""
 
+    is_in_order: bool = True
+    """Tokens are found from left to right."""
+
     needs_prefill: bool = True
     """The prompt is in the KV cache when `begin` is called."""
 

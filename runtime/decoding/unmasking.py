@@ -135,6 +135,7 @@ def likeliest(scores: npt.NDArray[np.float64], n: int) -> list[int]:
 class Unmasking(DecodingStrategy):
     """Decoding in which each pass decides some of the masked tokens."""
 
+    is_in_order = False
     needs_prefill = False
 
     def __init__(

@@ -27,7 +27,7 @@ class GenerationResult:
     load_ms: time to load the bundle, before this generation.
     ttft_ms: from the request to its first token.
     tpot_ms: mean time of each later token, (total - ttft) / (n - 1); 0 for a single token.
-    tokens_per_s: 1000 / tpot_ms: the rate of decoding, prefill excluded.
+    is_in_order: tokens were found from left to right, not in any order as masks are filled in.
     peak_rss_mb: most memory the process has had resident. Units: 10**6 bytes.
     provisional_ms: from the request to its first provisional token; 0 where there was none.
     lossless: whether the text is what plain decoding gives; ``up to ties``: where no two tokens
@@ -53,6 +53,7 @@ class GenerationResult:
     provisional_ms: float = 0.0
     largest_gap: float = 0.0
     logprobs: tuple[TokenLogprob, ...] = ()
+    is_in_order: bool = True
 
     @property
     def n_new_tokens(self) -> int:
@@ -61,8 +62,15 @@ class GenerationResult:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens a second after the first one; 0 where there was no second."""
-        return 1000.0 / self.tpot_ms if self.tpot_ms > 0 else 0.0
+        """Rate of decoding, 1000 / tpot_ms: the first token and prefill excluded; 0 for one token.
+
+        Masks are filled in without a prefill, and most of the text may appear with its first
+        token: then all tokens count, and all of the time.
+        """
+        if self.is_in_order:
+            return 1000.0 / self.tpot_ms if self.tpot_ms > 0 else 0.0
+        total_ms = self.ttft_ms + self.tpot_ms * max(0, self.n_new_tokens - 1)
+        return 1000.0 * self.n_new_tokens / total_ms if total_ms > 0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the document `edgedec run --json` prints."""

@@ -466,4 +466,5 @@ class Stream(Iterator[str]):
             largest_gap=gap if is_lossless else 0.0,
             stats=self._state.stats,
             switch={} if self._decoding is None else self._decoding.summary(),
+            is_in_order=strategy.is_in_order,
         )

@@ -32,6 +32,7 @@ def best_of(
     on_progress: OnResult | None,
 ) -> BestOf:
     """Returns ``n`` tries at ``prompt`` and the best of them; see `Engine.best_of`."""
+    streams.loaded.check_sequential("several tries at an answer")
     chosen_by = find_chooser(chooser)
     check_count("n", n, 1, "the number of tries")
     if n > MOST_TRIES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,15 @@ def test_run(cli: Cli, bundle: Path) -> None:
     assert "this is approximate: tokens are decided sooner than one by one" in fast.err
 
 
+def test_the_rate_counts_all_tokens_and_all_of_the_time(cli: Cli, bundle: Path) -> None:
+    """Blocks appear whole, so that tokens behind the first take next to no time."""
+    arguments = ("run", bundle, "--raw", "!#", "-n", 8, "--ignore-eos")
+    found = cli(*arguments, "--json").json
+    total_ms = found["ttft_ms"] + 7 * found["tpot_ms"]
+    assert found["tokens_per_s"] == pytest.approx(8000 / total_ms)
+    assert re.search(r"first after \d+ ms · [\d.]+ tokens/s in all$", cli(*arguments).err.strip())
+
+
 @pytest.mark.parametrize(
     "rule",
     ["localleap", "prophet", "ccd", "confidence:refresh=2", "localleap:anchor=0.01,relaxed=0"],
@@ -78,6 +88,7 @@ def test_every_rule_fills_all_in(cli: Cli, bundle: Path, rule: str) -> None:
         (("--switch", "adadec"), f"switch needs {NEEDS}"),
         (("--regex", "[a-z]+"), f"regex needs {NEEDS}"),
         (("--session", "x.session"), f"sessions need {NEEDS}"),
+        (("--best-of", "2"), f"several tries at an answer need {NEEDS}"),
         (("--beams", "2"), f"suggestions, scores, embeddings and searches need {NEEDS}"),
         (("--unmask", "fast"), "unmask rule is 'fast', expected one of confidence, localleap"),
     ],

@@ -213,6 +213,7 @@ def test_calls_that_need_a_left_to_right_model_are_refused(
         lambda: engine.embed(["a"]),
         lambda: engine.beam_search("a"),
         lambda: engine.quote("a", "b"),
+        lambda: engine.best_of("a", 2, temperature=1.0),
         lambda: engine.save_session(tmp_path / "s"),
         lambda: engine.load_session(tmp_path / "s"),
     )
