@@ -70,7 +70,10 @@ def test_a_missing_package_is_named_with_its_command(
     grammar = done.json["extras"]["grammar"]
     assert (grammar["is_complete"], grammar["missing"]) == (False, ["llguidance"])
     assert grammar["install"].startswith("pip install 'llguidance>=")
-    assert grammar["install"] in cli("doctor").out
+    text = cli("doctor").out
+    assert grammar["install"] in text
+    status = {line.split()[0]: line.split()[1] for line in text.splitlines() if line[2:].split()}
+    assert (status["grammar"], status["serve"]) == ("missing", "present")
 
 
 def test_a_missing_library_is_a_problem(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,13 @@ def test_speedup_of_the_best_depth(acceptance: float, cost: float, expected: flo
     assert speedup(acceptance, cost, ROWS) == pytest.approx(expected)
 
 
+def test_the_cost_of_a_pass_without_some_sub_layers() -> None:
+    costs = StepCosts(attention=0.05, mlp=0.1, rows=ROWS)
+    assert costs.of(()) == 1.0
+    assert costs.of((2, 3, 5)) == pytest.approx(1 - 0.05 - 2 * 0.1)
+    assert StepCosts(0.5, 0.5, ROWS).of((2, 3, 5)) == 0.01  # measured costs may sum up to more
+
+
 def test_the_search_finds_the_best_of_all_sets() -> None:
     """A toy whose sub-layers hurt in pairs: what is best alone is not best together."""
     n_layers, costs = 6, StepCosts(attention=0.05, mlp=0.1, rows=ROWS)

@@ -179,6 +179,8 @@ def test_find_goes_around_and_replaces_in_one_step(window: EditorWindow) -> None
     bar.replacement.setText("one one")
     bar.replace_all()
     assert edit.toPlainText() == "one one two one one"
+    assert len(edit.extraSelections()) == 4
+    assert bar.status.text() == "2 replaced"
     edit.undo()
     assert edit.toPlainText() == "one two One"
     bar.has_case.setChecked(True)
