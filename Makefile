@@ -31,7 +31,8 @@ BIN := .venv/bin
 MADE := .venv/made
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 # A process per core: libraries that start a thread per core as well would wait for one another.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+# Tests start hundreds of programs, each of which would compile edgedec's modules if none were kept.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 KERNELS := kernels/CMakeLists.txt $(wildcard kernels/src/*)
 EXPORTER := $(shell find export models targets kernels system -name '*.py')
 PACKAGES := $(shell sed -n 's|^"edgedec/\(.*\)" = .*|\1|p' pyproject.toml)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -45,9 +47,10 @@ settings.load_profile("untimed")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collected tests are never garbage; looking for it among them doubled the time."""
+    """Collected tests are never garbage; looking for it among them takes a second each time."""
     gc.disable()
     yield
+    gc.freeze()
     gc.enable()
 
 
@@ -170,4 +173,61 @@ def smollm2_bundle(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory)
     """SmolLM2 exported once per test session, weights kept as they are. Do not write into it."""
     bundle = tmp_path_factory.mktemp("bundles") / "smollm2.edgedec"
     export(ExportConfig(source=str(smollm2_gguf), destination=bundle))
+    return bundle
+
+
+SMALL = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 49152,
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 30, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5, "rope_theta": 1e5, "tie_word_embeddings": True,
+    "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float32",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def small_model(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face directory: SmolLM2's tokenizer, template and depth, random narrow layers.
+
+    It serves where what a model says does not matter: it computes thirty times less.
+    """
+    folder = tmp_path_factory.mktemp("small") / "small"
+    folder.mkdir()
+    shutil.copy(smollm2_bundle / "tokenizer.json", folder)
+    template = (smollm2_bundle / "chat_template.jinja").read_text(encoding="utf-8")
+    settings = {"chat_template": template, "bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps(SMALL))
+    write_small_weights(folder / "model.safetensors")
+    return folder
+
+
+def write_small_weights(path: Path) -> None:
+    """Writes random float32 matrices that keep the size of what they multiply."""
+    save_file = pytest.importorskip("safetensors.numpy", reason="needs the dev extra").save_file
+    hidden, inner = 64, 96
+    layer = {
+        "self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (hidden // 2, hidden),
+        "self_attn.v_proj": (hidden // 2, hidden), "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }  # fmt: skip
+    rng = np.random.default_rng(7)
+    weights = {"model.embed_tokens.weight": 0.4 * rng.standard_normal((49152, hidden))}
+    weights["model.norm.weight"] = np.ones(hidden)
+    for i in range(30):
+        start = f"model.layers.{i}"
+        for name, shape in layer.items():
+            spread = shape[1] ** -0.5
+            weights[f"{start}.{name}.weight"] = spread * rng.standard_normal(shape)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            weights[f"{start}.{name}.weight"] = np.ones(hidden)
+    save_file({name: value.astype(np.float32) for name, value in weights.items()}, path)
+
+
+@pytest.fixture(scope="session")
+def small_bundle(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small model's bundle. Do not write into it."""
+    bundle = tmp_path_factory.mktemp("bundles") / "small.edgedec"
+    export(ExportConfig(str(small_model), bundle))
     return bundle

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -108,18 +109,21 @@ OPTIONAL = {
 FILES = [(folder, path) for folder in ALLOWED for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Yields the dotted name of everything a file imports, at any depth."""
+@cache
+def imported(path: Path) -> tuple[str, ...]:
+    """Returns the dotted name of everything a file imports, at any depth."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             # `from edgedec import kernels` imports a folder, or a name of the front door.
             for alias in node.names:
-                yield (
+                found.append(
                     f"{node.module}.{alias.name}" if node.module == "edgedec" else node.module or ""
                 )
+    return tuple(found)
 
 
 def role_of(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -61,11 +62,13 @@ def configure(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.slow
 @pytest.mark.kernel
 def test_a_compiler_that_lacks_an_instruction_set_fails_the_build(tmp_path: Path) -> None:
-    missing = "avxvnni" if "avx2" in kernels.available_isas() else "neoni8mm"
     done = configure(tmp_path)
     said = " ".join(done.stderr.split())
     assert done.returncode != 0
-    assert f"this compiler cannot build the {missing} kernels" in said
+    # CMake names the processor it runs on itself; this process may run on an emulated one.
+    found = re.search("this compiler cannot build the (avxvnni|neoni8mm) kernels", said)
+    assert found is not None, said
+    missing = found[1]
     assert f"-DEDGEDEC_LEAVE_OUT={missing}" in said
     done = configure(tmp_path, f"-DEDGEDEC_LEAVE_OUT={missing}")
     assert done.returncode == 0, done.stderr

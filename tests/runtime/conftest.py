@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -80,8 +81,12 @@ class ToyModel:
         self.is_closed = True
 
     def _random_row(self, prefix: Sequence[int]) -> Row:
-        rng = np.random.default_rng([len(prefix), *prefix[-3:]])
-        return (4 * rng.standard_normal(self.vocab_size)).astype(np.float32)
+        return (4 * _drawn(self.vocab_size, len(prefix), *prefix[-3:])).astype(np.float32)
+
+
+@lru_cache(1 << 13)
+def _drawn(n: int, *seed: int) -> npt.NDArray[np.float64]:
+    return np.random.default_rng(seed).standard_normal(n)
 
 
 class ToyCache(WholeCache):

@@ -23,8 +23,8 @@ SAMPLED = SamplingConfig(temperature=1.3, top_p=0.95)
 
 
 @pytest.fixture(scope="module")
-def engine(smollm2_bundle: Path) -> Iterator[Engine]:
-    with load(smollm2_bundle) as found:
+def engine(small_bundle: Path) -> Iterator[Engine]:
+    with load(small_bundle) as found:
         yield found
 
 

@@ -28,11 +28,11 @@ PROMPTS = [
 @pytest.mark.parametrize("method", ["plain", "auto"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_every_text_is_its_text_alone(
-    smollm2_bundle: Path, method: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+    small_bundle: Path, method: str, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampling = SamplingConfig(temperature=temperature)
     config = GenerationConfig(max_new_tokens=20, method=method, sampling=sampling, seed=3)
-    with load(smollm2_bundle, EngineOptions(threads=2)) as engine:
+    with load(small_bundle, EngineOptions(threads=2)) as engine:
         alone = [engine.generate(prompt, config).token_ids for prompt in PROMPTS]
         compute, n_shared = engine.model.compute, list[int]()
 

@@ -195,9 +195,8 @@ def test_a_long_text_is_read_in_parts(
 
 
 @pytest.mark.slow
-def test_a_megabyte_is_cut_into_parts_that_fit(tokenizer: Tokenizer) -> None:
-    text = "The quick brown fox, 日本語, jumps over the lazy dog.\n" * 18_000
-    assert len(text.encode()) > 1_000_000
+def test_a_long_text_is_cut_into_parts_that_fit(tokenizer: Tokenizer) -> None:
+    text = "The quick brown fox, 日本語, jumps over the lazy dog.\n" * 1_800
     parts = list(cut(tokenizer, text, 1024, 60))
     assert max(len(tokenizer.encode(part)) for _, part in parts[:: len(parts) // 50]) <= 1024
     assert all(text.startswith(part, start) for start, part in parts)

@@ -35,8 +35,8 @@ PROMPTS = [
 
 
 @pytest.fixture(scope="module")
-def engine(smollm2_bundle: Path) -> Iterator[Engine]:
-    with edgedec.load(smollm2_bundle) as loaded:
+def engine(small_bundle: Path) -> Iterator[Engine]:
+    with edgedec.load(small_bundle) as loaded:
         yield loaded
 
 

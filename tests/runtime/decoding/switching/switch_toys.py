@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,15 @@ def rule(vocab_size: int, noise: float) -> Callable[[Sequence[int]], Row]:
     """Returns logits that all toys share, plus ``noise`` of the draft model's own."""
 
     def row(prefix: Sequence[int]) -> Row:
-        shared = np.random.default_rng([len(prefix), *prefix[-3:]])
-        own = np.random.default_rng([7, len(prefix), *prefix[-3:]])
-        logits = 4 * shared.standard_normal(VOCAB) + noise * own.standard_normal(VOCAB)
-        return logits[:vocab_size].astype(np.float32)
+        shared, own = _drawn(len(prefix), *prefix[-3:]), _drawn(7, len(prefix), *prefix[-3:])
+        return (4 * shared + noise * own)[:vocab_size].astype(np.float32)
 
     return row
+
+
+@lru_cache(1 << 14)
+def _drawn(*seed: int) -> npt.NDArray[np.float64]:
+    return np.random.default_rng(seed).standard_normal(VOCAB)
 
 
 def target_toy(context: int = 256, kind: type[ToySession] = ToySession) -> ToySession:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -243,12 +244,13 @@ def test_every_token_is_computed_once_by_each_model_at_most(setting: str) -> Non
 def looping(noise: float) -> Callable[[Sequence[int]], Row]:
     """Returns logits by the last token alone, so that texts repeat themselves."""
 
-    def row(prefix: Sequence[int]) -> Row:
-        shared = np.random.default_rng([3, prefix[-1]]).standard_normal(VOCAB)
-        own = np.random.default_rng([8, prefix[-1]]).standard_normal(VOCAB)
+    @cache
+    def row_after(token: int) -> Row:
+        shared = np.random.default_rng([3, token]).standard_normal(VOCAB)
+        own = np.random.default_rng([8, token]).standard_normal(VOCAB)
         return (6 * shared + noise * own).astype(np.float32)
 
-    return row
+    return lambda prefix: row_after(prefix[-1])
 
 
 def log_of(result: GenerationResult) -> list[dict[str, object]]:
