@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from edgedec.apps.bench import command, jobs
 from edgedec.apps.cli import main
 
 
@@ -37,6 +38,15 @@ class Outcome:
 
 
 Cli = Callable[..., Outcome]
+
+
+@pytest.fixture
+def hasty_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`bench` in this process measures for a moment: nobody looks at how fast anything is."""
+    monkeypatch.setattr(command, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(jobs, "_LIMIT_S", 0.002)
+    monkeypatch.setattr(jobs, "_VERIFY_S", 0.002)
+    monkeypatch.setattr(jobs, "read_buffer_bytes", lambda: 1 << 24)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`edgedec bench` on SmolLM2 with tiny sizes: the shape of what it prints, never how fast it is."""
+"""`edgedec bench` with tiny sizes: the shape of what it prints, never how fast it is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.system.machine import last_caches
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("hasty_bench")]
 
 TINY = ("-p", 8, "-n", 2, "-m", "1,2", "-t", 2, "-r", 2, "--allow-noise")
 
@@ -41,11 +41,11 @@ def _library() -> None:
 
 
 @pytest.fixture(scope="module")
-def document(smollm2_bundle: Path) -> dict[str, Any]:
+def document(small_bundle: Path) -> dict[str, Any]:
     """The JSON document of one run at two depths."""
     import subprocess
 
-    arguments = ["bench", str(smollm2_bundle), *map(str, TINY), "-d", "0,16", "-o", "json"]
+    arguments = ["bench", str(small_bundle), *map(str, TINY), "-d", "0,16", "-o", "json"]
     done = subprocess.run(
         [sys.executable, "-c", "from edgedec.apps.cli import main; main()", *arguments],
         capture_output=True,
@@ -87,7 +87,7 @@ def test_json_says_what_ran_where(document: dict[str, Any]) -> None:
     assert document["limits"]["int8_gmac_s"] > 0
     assert document["limits"]["isa"] == kernels.active_isa()
     assert document["threads"] == 2
-    assert document["weight_bytes"] > 5e7
+    assert document["weight_bytes"] > 1e7
     assert document["device"]["n_usable"] >= 1
     assert document["build"]["edgedec"]
     (own,) = document["runtimes"]
@@ -98,8 +98,8 @@ def test_json_says_what_ran_where(document: dict[str, Any]) -> None:
     assert document["noise"]["bounds"] == {"lost_share": 0.05, "spread": 0.1}
 
 
-def test_markdown_has_the_fields_rows(cli: Callable[..., Any], smollm2_bundle: Path) -> None:
-    done = cli("bench", smollm2_bundle, *TINY)
+def test_markdown_has_the_fields_rows(cli: Callable[..., Any], small_bundle: Path) -> None:
+    done = cli("bench", small_bundle, *TINY)
     assert done.exit_code == 0
     tables = [line for line in done.out.splitlines() if line.startswith("|")]
     assert any("| pp8 " in line and " ± " in line for line in tables)
@@ -110,9 +110,9 @@ def test_markdown_has_the_fields_rows(cli: Callable[..., Any], smollm2_bundle: P
     assert "one thread alone" in done.out
 
 
-def test_texts_at_once(cli: Callable[..., Any], smollm2_bundle: Path, tmp_path: Path) -> None:
+def test_texts_at_once(cli: Callable[..., Any], small_bundle: Path, tmp_path: Path) -> None:
     saved = tmp_path / "texts.json"
-    command = ["bench", smollm2_bundle, "-p", 0, "-m", 0, "-n", 4, "--texts", "1,3", "-r", 2,
+    command = ["bench", small_bundle, "-p", 0, "-m", 0, "-n", 4, "--texts", "1,3", "-r", 2,
                "--allow-noise", "-o", "json", "--save", saved]  # fmt: skip
     done = cli(*command)
     assert done.exit_code == 0, done.err
@@ -123,26 +123,26 @@ def test_texts_at_once(cli: Callable[..., Any], smollm2_bundle: Path, tmp_path: 
     assert [one.name for one in read_result(saved).quantities] == ["tg4", "tg4 x3"]
 
 
-def test_csv_and_jsonl_hold_the_same_rows(cli: Callable[..., Any], smollm2_bundle: Path) -> None:
+def test_csv_and_jsonl_hold_the_same_rows(cli: Callable[..., Any], small_bundle: Path) -> None:
     tiny = ("-p", 0, "-n", 2, "-m", 0, "-r", 1, "--allow-noise")
-    lines = cli("bench", smollm2_bundle, *tiny, "-o", "jsonl").out.splitlines()
+    lines = cli("bench", small_bundle, *tiny, "-o", "jsonl").out.splitlines()
     (record,) = map(json.loads, lines)
     assert record["test"] == "tg2"
     assert record["tokens_per_s_mean"] > 0
-    text = cli("bench", smollm2_bundle, *tiny, "-o", "csv").out
+    text = cli("bench", small_bundle, *tiny, "-o", "csv").out
     (row,) = csv.DictReader(io.StringIO(text))
     assert list(row) == list(record)
     assert float(row["ms_median"]) > 0
 
 
 def test_a_missing_peer_is_named_and_the_run_goes_on(
-    cli: Callable[..., Any], smollm2_bundle: Path, smollm2_gguf: Path, tmp_path: Path
+    cli: Callable[..., Any], small_bundle: Path, smollm2_gguf: Path, tmp_path: Path
 ) -> None:
     bare = tmp_path / "python"  # a Python with nothing installed
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
     bare.chmod(0o755)
     done = cli(
-        "bench", smollm2_bundle, "-p", 0, "-n", 2, "-m", 0, "-r", 1, "--allow-noise", "-o", "json",
+        "bench", small_bundle, "-p", 0, "-n", 2, "-m", 0, "-r", 1, "--allow-noise", "-o", "json",
         "--against", "openvino,onnxruntime-genai", "--model", smollm2_gguf,
         "--peer-python", bare, "--peer-python", "openvino=/nowhere/python",
     )  # fmt: skip
@@ -155,7 +155,7 @@ def test_a_missing_peer_is_named_and_the_run_goes_on(
 
 def test_a_peer_that_dies_does_not_take_the_run_along(
     cli: Callable[..., Any],
-    smollm2_bundle: Path,
+    small_bundle: Path,
     smollm2_gguf: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -178,7 +178,7 @@ def test_a_peer_that_dies_does_not_take_the_run_along(
     )
     monkeypatch.setitem(PEERS, "llama.cpp", Runtime("llama.cpp", str(adapter), ("nothing",)))
     done = cli(
-        "bench", smollm2_bundle, "-p", 0, "-n", 2, "-m", 0, "-r", 2, "--allow-noise", "-o", "json",
+        "bench", small_bundle, "-p", 0, "-n", 2, "-m", 0, "-r", 2, "--allow-noise", "-o", "json",
         "--against", "llama.cpp", "--model", smollm2_gguf,
     )  # fmt: skip
     assert done.exit_code == 0
@@ -188,7 +188,7 @@ def test_a_peer_that_dies_does_not_take_the_run_along(
 
 
 def test_a_disturbed_run_is_refused(
-    cli: Callable[..., Any], smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., Any], small_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = bench_verb.Plan
 
@@ -196,24 +196,24 @@ def test_a_disturbed_run_is_refused(
         return plan(**{**fields, "bounds": Bounds(spread=-1.0), "extra_repetitions": 0})
 
     monkeypatch.setattr(bench_verb, "Plan", strict)
-    done = cli("bench", smollm2_bundle, "-p", 0, "-n", 2, "-m", 0, "-r", 1)
+    done = cli("bench", small_bundle, "-p", 0, "-n", 2, "-m", 0, "-r", 1)
     assert done.exit_code == 1
     assert done.error.startswith("error: the run was disturbed: ")
     assert "--allow-noise" in done.error
-    marked = cli("bench", smollm2_bundle, "-p", 0, "-n", 2, "-m", 0, "-r", 1, "--allow-noise")
+    marked = cli("bench", small_bundle, "-p", 0, "-n", 2, "-m", 0, "-r", 1, "--allow-noise")
     assert "(noisy)" in marked.out
 
 
-def test_plot(cli: Callable[..., Any], smollm2_bundle: Path, tmp_path: Path) -> None:
+def test_plot(cli: Callable[..., Any], small_bundle: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "speed.png"
-    assert cli("bench", smollm2_bundle, *TINY, "--plot", picture).exit_code == 0
+    assert cli("bench", small_bundle, *TINY, "--plot", picture).exit_code == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 10_000
     nowhere = tmp_path / "nowhere" / "speed.png"
-    assert "there is no folder" in cli("bench", smollm2_bundle, "--plot", nowhere).error
+    assert "there is no folder" in cli("bench", small_bundle, "--plot", nowhere).error
     unknown = tmp_path / "speed.xyz"
-    assert "expected one of ." in cli("bench", smollm2_bundle, "--plot", unknown).error
+    assert "expected one of ." in cli("bench", small_bundle, "--plot", unknown).error
 
 
 @pytest.mark.parametrize(
@@ -228,16 +228,16 @@ def test_plot(cli: Callable[..., Any], smollm2_bundle: Path, tmp_path: Path) -> 
     ],
 )  # fmt: skip
 def test_mistakes_are_failures_in_one_line(
-    cli: Callable[..., Any], smollm2_bundle: Path, arguments: tuple[object, ...], words: str
+    cli: Callable[..., Any], small_bundle: Path, arguments: tuple[object, ...], words: str
 ) -> None:
-    done = cli("bench", smollm2_bundle, *arguments)
+    done = cli("bench", small_bundle, *arguments)
     assert done.exit_code == 1
     assert words in done.error
 
 
-def test_bad_lists_are_usage_errors(cli: Callable[..., Any], smollm2_bundle: Path) -> None:
+def test_bad_lists_are_usage_errors(cli: Callable[..., Any], small_bundle: Path) -> None:
     for text in ("1,x", "-3", ""):
-        assert cli("bench", smollm2_bundle, f"--rows={text}").exit_code == 2
+        assert cli("bench", small_bundle, f"--rows={text}").exit_code == 2
 
 
 def test_a_worker_reports_a_broken_bundle(tmp_path: Path) -> None:
@@ -301,11 +301,11 @@ def test_a_lesser_build_of_a_peer_is_marked() -> None:
 
 
 def test_rows_of_many_tokens_are_copies(
-    smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch
+    small_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(edgedec_adapter, "_MOST_COMPUTED", 32)
     ids = [int(i) for i in np.random.default_rng(0).integers(0, 49_000, 101)]
-    engine = load(smollm2_bundle, EngineOptions(context=128, threads=1))
+    engine = load(small_bundle, EngineOptions(context=128, threads=1))
     with engine:
         model = edgedec_adapter.Model(engine, {"ids": ids, "threads": 1})
         for depth in (16, 80, 40, 80):

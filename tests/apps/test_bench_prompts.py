@@ -1,4 +1,4 @@
-"""`edgedec bench --prompts` on SmolLM2: what it reads, runs and prints, never how fast it is."""
+"""`edgedec bench --prompts`: what it reads, runs and prints, never how fast it is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edgedec.models.errors import SessionError
 
 Cli = Callable[..., Any]
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("hasty_bench")]
 
 LINES: list[dict[str, Any]] = [
     {"question_id": 7, "subtask": "copying", "turns": ["Say this again: one two three.", "x"]},
@@ -44,12 +44,12 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bench(cli: Cli, smollm2_bundle: Path, prompts: Path) -> Cli:
+def bench(cli: Cli, small_bundle: Path, prompts: Path) -> Cli:
     """Returns a function that runs the verb with few tokens; the last of equal options counts."""
 
     def run(*options: object) -> Any:
         tiny = ("--max-new-tokens", 6, "-t", 2, "-r", 1, "--allow-noise")
-        return cli("bench", smollm2_bundle, "--prompts", prompts, *tiny, *options)
+        return cli("bench", small_bundle, "--prompts", prompts, *tiny, *options)
 
     return run
 
@@ -112,7 +112,7 @@ def test_json_has_rows_of_all_levels(bench: Cli) -> None:
 
 
 def test_sampling_is_the_same_for_all_methods(
-    bench: Cli, smollm2_bundle: Path, cheap_rows: None
+    bench: Cli, small_bundle: Path, cheap_rows: None
 ) -> None:
     hot = ("--temperature", 0.8, "--seed", 5, "--max-new-tokens", 24)
     done = bench("--methods", "plain,auto,lookup+recycling", *hot, "-o", "json", "--ignore-eos")
@@ -145,10 +145,10 @@ def test_sampling_is_reported(bench: Cli, monkeypatch: pytest.MonkeyPatch) -> No
     assert set(asked) == {(0.0, 0)}
 
 
-def test_prompts_are_encoded_as_run_does(bench: Cli, smollm2_bundle: Path) -> None:
+def test_prompts_are_encoded_as_run_does(bench: Cli, small_bundle: Path) -> None:
     chat = bench("--methods", "plain", "-o", "json").json
     (first, second, third) = rows_of(chat, "prompt", "plain")
-    with edgedec.load(smollm2_bundle) as engine:
+    with edgedec.load(small_bundle) as engine:
         messages = [{"role": "user", "content": LINES[0]["turns"][0]}]
         assert first["n_prompt_tokens"] == len(engine.encode(messages))
         assert third["n_prompt_tokens"] == len(engine.encode(LINES[2]["messages"]))
@@ -287,7 +287,7 @@ def test_nothing_done_is_nothing_printed(bench: Cli, monkeypatch: pytest.MonkeyP
 
 
 def test_a_disturbed_run_fails_after_it_printed(
-    cli: Cli, bench: Cli, smollm2_bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, bench: Cli, small_bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Busy:
         def __init__(self, clock: object) -> None: ...
@@ -297,7 +297,7 @@ def test_a_disturbed_run_fails_after_it_printed(
 
     monkeypatch.setattr(bench_prompts, "Watch", Busy)
     given = ("--prompts", prompts, "--methods", "plain", "--max-new-tokens", 4, "-r", 1)
-    done = cli("bench", smollm2_bundle, *given)
+    done = cli("bench", small_bundle, *given)
     assert done.exit_code == 1
     assert "(noisy)" in done.out
     assert "other processes took 50% of the CPU time" in done.err
@@ -340,16 +340,16 @@ def test_mistakes_are_failures_in_one_line(
 
 
 def test_options_that_do_not_fit_together(
-    cli: Cli, bench: Cli, smollm2_bundle: Path, smollm2_gguf: Path
+    cli: Cli, bench: Cli, small_bundle: Path, smollm2_gguf: Path
 ) -> None:
     draft = ("--against", "llama.cpp+draft", "--model", smollm2_gguf)
     assert "none was named: use --peer-draft" in bench(*draft).error
     assert "there is none at /no/such" in bench(*draft, "--peer-draft", "/no/such").error
     assert (
         "name some with --prompts"
-        in cli("bench", smollm2_bundle, *draft[:1], "llama.cpp+lookup", *draft[2:]).error
+        in cli("bench", small_bundle, *draft[:1], "llama.cpp+lookup", *draft[2:]).error
     )
     hot = ("--temperature", 0.8, "--against", "llama.cpp", "--model", smollm2_gguf)
     assert "--temperature is 0.8, and peers decode greedily" in bench(*hot).error
-    assert "--cold needs --prompts FILE.jsonl" in cli("bench", smollm2_bundle, "--cold").error
+    assert "--cold needs --prompts FILE.jsonl" in cli("bench", small_bundle, "--cold").error
     assert bench("--max-new-tokens", 1).exit_code == 2

@@ -153,7 +153,7 @@ def open_model(spec):
 @pytest.mark.e2e
 def test_peers_answer_the_same_requests(
     cli: Cli,
-    smollm2_bundle: Path,
+    small_bundle: Path,
     smollm2_gguf: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -163,7 +163,7 @@ def test_peers_answer_the_same_requests(
     fake = Runtime("llama.cpp", str(adapter), (), ("plain", "lookup"), keeps_prompts=True)
     monkeypatch.setitem(PEERS, "llama.cpp", fake)
     path.write_text("One, two, three, four, five, six, seven, eight.\n" * 30)
-    typing = ("bench", smollm2_bundle, "--typing", path, "--typed-keys", 12)
+    typing = ("bench", small_bundle, "--typing", path, "--typed-keys", 12)
     asked = (*typing, "--model", smollm2_gguf)
     plot = tmp_path / "latency.png"
     found = cli(*asked, "--against", "llama.cpp+lookup", "-o", "json", "--plot", plot).json
@@ -199,12 +199,12 @@ class Awaited(Autocompleter):
 
 @pytest.mark.slow
 def test_the_report_has_a_row_for_each_method(
-    cli: Cli, smollm2_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, small_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(typing_job, "Autocompleter", Awaited)
     path = tmp_path / "notes.txt"
     path.write_text("One, two, three, four, five, six, seven, eight.\n" * 30)
-    asked = ("bench", smollm2_bundle, "--typing", path, "--typed-keys", 30)
+    asked = ("bench", small_bundle, "--typing", path, "--typed-keys", 30)
     found = cli(*asked, "--typing-methods", "plain,lookup", "-o", "json").json
     assert [row["method"] for row in found["rows"]] == ["plain", "lookup"]
     for row in found["rows"]:
@@ -214,4 +214,4 @@ def test_the_report_has_a_row_for_each_method(
         assert np.isclose(row["saved_share"], 1 - row["n_keys"] / 30)
     assert "| plain" in cli(*asked, "--min-probability", 0.9, "--typing-methods", "plain").out
     assert "--rows cannot be combined with --typing" in cli(*asked, "-m", "4").error
-    assert "--typed-keys needs --typing" in cli("bench", smollm2_bundle, "--typed-keys", 3).error
+    assert "--typed-keys needs --typing" in cli("bench", small_bundle, "--typed-keys", 3).error

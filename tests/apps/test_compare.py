@@ -351,10 +351,10 @@ def test_noisy_evaluations_are_marked_in_pictures(
 
 
 @pytest.mark.e2e
-def test_a_bench_is_kept_and_compared(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+def test_a_bench_is_kept_and_compared(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
-    command = ["bench", smollm2_bundle, "-p", 8, "-n", 2, "-m", 1, "-r", 2, "--allow-noise"]
+    command = ["bench", small_bundle, "-p", 8, "-n", 2, "-m", 1, "-r", 2, "--allow-noise"]
     done = cli(*command, "--save", kept, "--label", "mine", "-o", "json")
     assert done.exit_code == 0, done.err
     (path,) = kept.iterdir()
@@ -362,13 +362,13 @@ def test_a_bench_is_kept_and_compared(cli: Cli, smollm2_bundle: Path, tmp_path: 
     assert [q["name"] for q in saved["quantities"]] == ["pp8", "tg2", "verify1"]
     for row, quantity in zip(done.json["rows"], saved["quantities"], strict=True):
         assert np.median(quantity["values"]) == pytest.approx(row["ms"]["median"])
-    assert str(smollm2_bundle.parent) not in path.read_text()
+    assert str(small_bundle.parent) not in path.read_text()
     shown = cli("compare", path, "--allow-noise")
     assert shown.exit_code == 0, shown.err
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Count from one to five."}\n')
     asked = ["--prompts", prompts, "--methods", "plain,lookup", "--max-new-tokens", 8, "-r", 1]
-    done = cli("bench", smollm2_bundle, *asked, "--allow-noise", "--save", tmp_path / "p.json")
+    done = cli("bench", small_bundle, *asked, "--allow-noise", "--save", tmp_path / "p.json")
     assert done.exit_code == 0, done.err
     found = cli("compare", tmp_path / "p.json", "--allow-noise", "-o", "json").json
     assert [column["name"] for column in found["columns"]] == ["plain", "lookup"]
@@ -377,10 +377,10 @@ def test_a_bench_is_kept_and_compared(cli: Cli, smollm2_bundle: Path, tmp_path: 
 
 
 @pytest.mark.e2e
-def test_an_evaluation_is_kept(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+def test_an_evaluation_is_kept(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
     data = tmp_path / "text.txt"
     data.write_text("One two three four five six seven eight nine ten. " * 8)
-    command = ["eval", smollm2_bundle, "--task", "perplexity", "--data", data, "--window", 32]
+    command = ["eval", small_bundle, "--task", "perplexity", "--data", data, "--window", 32]
     done = cli(*command, "--json", "--save", tmp_path / "e.json")
     assert done.exit_code == 0, done.err
     found = cli("compare", tmp_path / "e.json", "-o", "json").json

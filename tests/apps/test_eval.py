@@ -1,4 +1,4 @@
-"""`edgedec eval` with a real model: tasks, several methods, going on, comparing, Ctrl-C."""
+"""`edgedec eval`: tasks, several methods, going on, comparing, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def maths(tmp_path: Path) -> Path:
     return write(tmp_path / "maths.jsonl", *MATHS)
 
 
-def test_methods_take_turns(cli: Cli, smollm2_bundle: Path, maths: Path, tmp_path: Path) -> None:
+def test_methods_take_turns(cli: Cli, small_bundle: Path, maths: Path, tmp_path: Path) -> None:
     samples = tmp_path / "samples.jsonl"
-    command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths, "-n", 24]
+    command = ["eval", small_bundle, "--task", "gsm8k", "--data", maths, "-n", 24]
     command += ["--methods", "plain,lookup", "-o", samples]
     done = cli(*command, "--json")
     assert done.exit_code == 0, done.err
@@ -86,9 +86,9 @@ def test_methods_take_turns(cli: Cli, smollm2_bundle: Path, maths: Path, tmp_pat
 
 
 def test_several_problems_at_a_time(
-    cli: Cli, smollm2_bundle: Path, maths: Path, tmp_path: Path
+    cli: Cli, small_bundle: Path, maths: Path, tmp_path: Path
 ) -> None:
-    command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths, "-n", 24, "--json"]
+    command = ["eval", small_bundle, "--task", "gsm8k", "--data", maths, "-n", 24, "--json"]
     command += ["--settings", "plain; lookup"]
     alone = cli(*command)
     samples = tmp_path / "samples.jsonl"
@@ -110,9 +110,9 @@ def test_several_problems_at_a_time(
     assert "--parallel is 1000, but a pass of this bundle holds at most" in refused.err
 
 
-def test_programs_are_written_and_judged(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+def test_programs_are_written_and_judged(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
     data = write(tmp_path / "code.jsonl", CODE)
-    command = ["eval", smollm2_bundle, "--task", "human_eval", "--data", data, "--json"]
+    command = ["eval", small_bundle, "--task", "human_eval", "--data", data, "--json"]
     document = cli(*command, "-n", 48).json
     (sample,) = document["samples"]
     assert sample["metrics"]["passed"] in (0.0, 1.0)
@@ -135,17 +135,17 @@ def test_a_text_is_predicted(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> 
     assert worse["perplexity"]["value"] > 2 * metrics["perplexity"]["value"]
 
 
-def test_a_picture(cli: Cli, smollm2_bundle: Path, maths: Path, tmp_path: Path) -> None:
+def test_a_picture(cli: Cli, small_bundle: Path, maths: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "quality.png"
-    command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths, "--limit", 1, "-n", 4]
+    command = ["eval", small_bundle, "--task", "gsm8k", "--data", maths, "--limit", 1, "-n", 4]
     done = cli(*command, "--plot", picture)
     assert done.exit_code == 0, done.err
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_is_wrong_comes_first(
-    cli: Cli, smollm2_bundle: Path, maths: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, small_bundle: Path, maths: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any, **named: Any) -> None:
         raise AssertionError("a model was loaded")
@@ -153,7 +153,7 @@ def test_what_is_wrong_comes_first(
     monkeypatch.setattr(job_module, "load", fail)
     broken = tmp_path / "broken.jsonl"
     broken.write_text(maths.read_text() + '{"question": "unfinished\n')
-    gsm8k = ["eval", smollm2_bundle, "--task", "gsm8k"]
+    gsm8k = ["eval", small_bundle, "--task", "gsm8k"]
 
     def error(*arguments: object) -> str:
         done = cli(*arguments)
@@ -167,7 +167,7 @@ def test_what_is_wrong_comes_first(
     assert "such as plain,auto" in error(*gsm8k, "--data", maths, "--methods", "plain,,auto")
     assert "such as plain,auto" in error(*gsm8k, "--data", maths, "--settings", "plain;")
     assert "threshold" in error(*gsm8k, "--data", maths, "--switch", "ead:threshold=often")
-    perplexity = ["eval", smollm2_bundle, "--task", "perplexity", "--data", maths]
+    perplexity = ["eval", small_bundle, "--task", "perplexity", "--data", maths]
     assert "leave out the method" in error(*perplexity, "--method", "auto")
     assert "does not use --chat" in error(*perplexity, "--chat")
     assert "--window is 100000" in error(*perplexity, "--window", 100_000)
@@ -175,16 +175,16 @@ def test_what_is_wrong_comes_first(
     assert "cannot read samples" in error("eval", "--compare", tmp_path / "nowhere")
     write(tmp_path / "empty.jsonl")
     assert "no samples" in error("eval", "--compare", tmp_path / "empty.jsonl")
-    assert cli("eval", smollm2_bundle, "--task", "gsm8k").exit_code == 2
+    assert cli("eval", small_bundle, "--task", "gsm8k").exit_code == 2
     assert cli("eval").exit_code == 2
 
 
-def test_what_the_model_cannot(cli: Cli, smollm2_bundle: Path, maths: Path, tmp_path: Path) -> None:
+def test_what_the_model_cannot(cli: Cli, small_bundle: Path, maths: Path, tmp_path: Path) -> None:
     infill = {**CODE, "suffix": "\n", "canonical_solution": "    return 1"}
     data = write(tmp_path / "infill.jsonl", infill)
-    done = cli("eval", smollm2_bundle, "--task", "infill", "--data", data)
+    done = cli("eval", small_bundle, "--task", "infill", "--data", data)
     assert "fim_prefix" in done.error
-    gsm8k = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths]
+    gsm8k = ["eval", small_bundle, "--task", "gsm8k", "--data", maths]
     assert "maths.jsonl:1" in cli(*gsm8k, "--context", 100, "-n", 90).error
     assert "draft" in cli(*gsm8k, "--settings", "plain; ead:threshold=1").error
     assert "unknown method 'nosuch'" in cli(*gsm8k, "--methods", "plain,nosuch").error
@@ -201,10 +201,10 @@ def test_settings_become_requests() -> None:
     assert json.loads(json.dumps(facts, allow_nan=False))["switch"] == str(switch)
 
 
-def test_switching_between_a_model_and_itself(cli: Cli, smollm2_bundle: Path, maths: Path) -> None:
-    command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths, "-n", 8, "--limit", 2]
+def test_switching_between_a_model_and_itself(cli: Cli, small_bundle: Path, maths: Path) -> None:
+    command = ["eval", small_bundle, "--task", "gsm8k", "--data", maths, "-n", 8, "--limit", 2]
     settings = "plain; ead:threshold=inf; ead:threshold=-1"
-    done = cli(*command, "--draft", smollm2_bundle, "--settings", settings, "--json")
+    done = cli(*command, "--draft", small_bundle, "--settings", settings, "--json")
     assert done.err.count("this is approximate") == 1
     document = done.json
     assert [row["lossless"] for row in document["settings"]] == [True, False, False]
@@ -215,10 +215,10 @@ def test_switching_between_a_model_and_itself(cli: Cli, smollm2_bundle: Path, ma
 
 
 @pytest.mark.parametrize("parallel", ["1", "4"])
-def test_ctrl_c_keeps_what_was_done(smollm2_bundle: Path, tmp_path: Path, parallel: str) -> None:
+def test_ctrl_c_keeps_what_was_done(small_bundle: Path, tmp_path: Path, parallel: str) -> None:
     data, samples = write(tmp_path / "d.jsonl", *MATHS * 100), tmp_path / "s.jsonl"
     process = subprocess.Popen(
-        [*PROGRAM, "eval", str(smollm2_bundle), "--task", "gsm8k", "--data", str(data), "-n", "64",
+        [*PROGRAM, "eval", str(small_bundle), "--task", "gsm8k", "--data", str(data), "-n", "64",
          "--ignore-eos", "-o", str(samples), "--json", "--parallel", parallel],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

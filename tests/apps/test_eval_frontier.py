@@ -215,10 +215,10 @@ def test_layers_left_out_are_compared_without_a_draft_model() -> None:
 
 
 @pytest.mark.e2e
-def test_a_frontier_of_layers_left_out(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+def test_a_frontier_of_layers_left_out(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
     data = tmp_path / "maths.jsonl"
     data.write_text(json.dumps(MATHS[0]) + "\n")
-    command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", data, "-n", 6]
+    command = ["eval", small_bundle, "--task", "gsm8k", "--data", data, "-n", 6]
     outcome = cli(*command, "--frontier", "--settings", "unified:keep=0.8", "--json")
     assert outcome.exit_code == 0, outcome.err
     rows = {row["label"]: row for row in outcome.json["frontier"]["settings"]}
@@ -232,12 +232,12 @@ def test_a_frontier_of_layers_left_out(cli: Cli, smollm2_bundle: Path, tmp_path:
 
 
 @pytest.mark.e2e
-def test_a_frontier_goes_on_and_is_drawn(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+def test_a_frontier_goes_on_and_is_drawn(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     data, kept = tmp_path / "maths.jsonl", tmp_path / "samples.jsonl"
     data.write_text("".join(json.dumps(one) + "\n" for one in MATHS))
     command = [
-        "eval", smollm2_bundle, "--draft", smollm2_bundle, "--task", "gsm8k", "--data", data,
+        "eval", small_bundle, "--draft", small_bundle, "--task", "gsm8k", "--data", data,
         "-n", 6, "--frontier", "--settings", "ead:threshold=2; ead:threshold=inf", "-o", kept,
     ]  # fmt: skip
     first = cli(*command, "--json", "--limit", 1)
@@ -270,13 +270,13 @@ def test_a_frontier_goes_on_and_is_drawn(cli: Cli, smollm2_bundle: Path, tmp_pat
 
 @pytest.mark.e2e
 def test_a_frontier_needs_two_models_and_answers(
-    cli: Cli, smollm2_bundle: Path, tmp_path: Path
+    cli: Cli, small_bundle: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "maths.jsonl"
     data.write_text("".join(json.dumps(one) + "\n" for one in MATHS))
-    command = ("eval", smollm2_bundle, "--data", data, "--frontier")
+    command = ("eval", small_bundle, "--data", data, "--frontier")
     assert "a second, smaller model" in cli(*command, "--task", "gsm8k").error
     assert "leave out the method" in cli(*command, "--task", "perplexity").error
     settings = ("--settings", "plain; draft-alone")
-    alone = cli("eval", smollm2_bundle, "--data", data, "--task", "gsm8k", *settings)
+    alone = cli("eval", small_bundle, "--data", data, "--task", "gsm8k", *settings)
     assert "a second, smaller model" in alone.error

@@ -55,10 +55,10 @@ def test_what_makes_no_sense(given: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.e2e
-def test_run_with_its_own_model_as_the_draft_one(cli: Cli, smollm2_bundle: Path) -> None:
-    ask = ("run", smollm2_bundle, "Name three colours.", "-n", 24, "--threads", 2)
+def test_run_with_its_own_model_as_the_draft_one(cli: Cli, small_bundle: Path) -> None:
+    ask = ("run", small_bundle, "Name three colours.", "-n", 24, "--threads", 2)
     plain = cli(*ask, "--json").json
-    pair = (*ask, "--draft", smollm2_bundle)
+    pair = (*ask, "--draft", small_bundle)
     for given in ("ead:threshold=inf", "ead:threshold=-1", "margin:threshold=0.3", "bild"):
         outcome = cli(*pair, "--switch", given, "--json")
         found = outcome.json
@@ -77,8 +77,8 @@ def test_run_with_its_own_model_as_the_draft_one(cli: Cli, smollm2_bundle: Path)
 
 
 @pytest.mark.e2e
-def test_layers_left_out_are_reported(cli: Cli, smollm2_bundle: Path) -> None:
-    command = ("run", smollm2_bundle, "Hi", "-n", 6, "--threads", 2)
+def test_layers_left_out_are_reported(cli: Cli, small_bundle: Path) -> None:
+    command = ("run", small_bundle, "Hi", "-n", 6, "--threads", 2)
     outcome = cli(*command, "--layers", "unified:keep=0.8", "--json", "--explain")
     assert outcome.json["lossless"] is False
     assert outcome.json["method"] == "unified:keep=0.8"
@@ -97,26 +97,26 @@ def test_layers_left_out_are_reported(cli: Cli, smollm2_bundle: Path) -> None:
 
 @pytest.mark.e2e
 def test_chat_tells_once_and_run_refuses(
-    cli: Cli, smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cli: Cli, small_bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines"
     lines.write_text("Hi\nAnd now?\n")
     with lines.open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         outcome = cli(
-            "chat", smollm2_bundle, "--draft", smollm2_bundle, "-n", 4, "--threads", 2,
+            "chat", small_bundle, "--draft", small_bundle, "-n", 4, "--threads", 2,
             "--switch", "ead", "--threshold", "2.0", "--json",
         )  # fmt: skip
     assert len(outcome.json["turns"]) == 2
     assert outcome.err.count(APPROXIMATE) == 1
-    command = ("run", smollm2_bundle, "Hi", "--switch", "bild")
+    command = ("run", small_bundle, "Hi", "--switch", "bild")
     assert "switching needs a second, smaller model" in cli(*command).error
     assert "switching is a method of its own" in cli(*command, "--method", "auto").error
 
 
 @pytest.mark.e2e
 def test_chat_at_a_terminal_catches_up_between_turns(
-    cli: Cli, smollm2_bundle: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, small_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Keyboard(io.StringIO):
         def isatty(self) -> bool:
@@ -142,7 +142,7 @@ def test_chat_at_a_terminal_catches_up_between_turns(
     monkeypatch.setattr(Stream, "catch_up", caught)
     is_done.set()  # nothing was said yet
     outcome = cli(
-        "chat", smollm2_bundle, "--draft", smollm2_bundle, "-n", 8, "--threads", 2,
+        "chat", small_bundle, "--draft", small_bundle, "-n", 8, "--threads", 2,
         "--switch", "ead:threshold=inf", "--json",
     )  # fmt: skip
     turns = outcome.json["turns"]

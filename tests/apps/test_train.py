@@ -1,4 +1,4 @@
-"""`edgedec train kv`, and prompts read with its maps, on a real model."""
+"""`edgedec train kv`, and prompts read with its maps."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def copied(bundle: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(small_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle with maps from layer 20 of 30."""
     from edgedec.apps.cli import main
 
-    bundle = copied(smollm2_bundle, tmp_path_factory.mktemp("trained"))
+    bundle = copied(small_bundle, tmp_path_factory.mktemp("trained"))
     with pytest.raises(SystemExit) as stopped:
         main(
             [
@@ -100,13 +100,13 @@ def test_maps_are_replaced_as_a_whole(cli: Cli, trained: Path, tmp_path: Path) -
     [
         (("--corpus", "nowhere"), "got nowhere, expected a text file or a folder"),
         (("--corpus", CORPUS, "--exit", 30), "--exit is 30, expected 1 to 29 of 30 layers"),
-        (("--corpus", CORPUS, "--max-tokens", 900), "too few to fit maps from 576 features"),
+        (("--corpus", CORPUS, "--max-tokens", 100), "too few to fit maps from 64 features"),
     ],
 )
 def test_what_cannot_be_fitted(
-    cli: Cli, smollm2_bundle: Path, tmp_path: Path, arguments: tuple[Any, ...], text: str
+    cli: Cli, small_bundle: Path, tmp_path: Path, arguments: tuple[Any, ...], text: str
 ) -> None:
-    bundle = copied(smollm2_bundle, tmp_path)
+    bundle = copied(small_bundle, tmp_path)
     before = (bundle / "manifest.json").read_text()
     assert text in cli("train", "kv", bundle, *arguments).error
     assert (bundle / "manifest.json").read_text() == before
@@ -122,11 +122,11 @@ def test_a_bundle_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
         assert "found nothing, expected a bundle directory" in cli(*command, prompts).error
 
 
-def test_prefill_without_maps(cli: Cli, smollm2_bundle: Path) -> None:
+def test_prefill_without_maps(cli: Cli, small_bundle: Path) -> None:
     for mode in ("progressive", "predicted"):
-        text = cli("run", smollm2_bundle, "Hi", "--prefill", mode).error
+        text = cli("run", small_bundle, "Hi", "--prefill", mode).error
         assert f"prefill {mode} needs KV maps" in text
-    odd = cli("run", smollm2_bundle, "Hi", "--prefill", "soon")
+    odd = cli("run", small_bundle, "Hi", "--prefill", "soon")
     assert "prefill is 'soon', expected" in odd.error
 
 
@@ -151,7 +151,7 @@ def test_maps_of_something_else_are_refused(
 
 
 def test_first_tokens_are_measured_in_turn(
-    cli: Cli, trained: Path, smollm2_bundle: Path, prompt_file: Path
+    cli: Cli, trained: Path, small_bundle: Path, prompt_file: Path
 ) -> None:
     asked = ("--ttft", "300", "--text", prompt_file, "--answer-tokens", 4, "-r", 1, "--allow-noise")
     document = cli("bench", trained, *asked, "-o", "json").json
@@ -162,7 +162,7 @@ def test_first_tokens_are_measured_in_turn(
     assert 0 < row["provisional_ms"] < row["confirmed_ms"]
     table = cli("bench", trained, *asked).out
     assert "| prompt | exact ms | provisional ms |" in " ".join(table.split()).replace("  ", " ")
-    assert "lacks: fit them with" in cli("bench", smollm2_bundle, *asked).error
+    assert "lacks: fit them with" in cli("bench", small_bundle, *asked).error
     assert "--ttft needs a text" in cli("bench", trained, "--ttft", "300").error
     assert "--text needs --ttft" in cli("bench", trained, "--text", prompt_file).error
     assert "--rows cannot be combined with --ttft" in cli("bench", trained, *asked, "-m", "4").error
@@ -182,7 +182,7 @@ def test_first_tokens_of_a_disturbed_repetition_do_not_count(
 
 
 def test_predictions_are_evaluated_beside_what_costs_as_much(
-    cli: Cli, trained: Path, smollm2_bundle: Path, tmp_path: Path
+    cli: Cli, trained: Path, small_bundle: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "maths.jsonl"
     question = "A farmer has twelve cows and buys three times as many sheep. How many animals now?"
@@ -195,7 +195,7 @@ def test_predictions_are_evaluated_beside_what_costs_as_much(
     assert rows["pruned"]["facts"]["models"] == "target model without later layers"
     answers = {s["setting"]: s["answer"] for s in done.json["samples"]}
     assert answers["pruned"] != answers["plain"]
-    assert "which this bundle lacks" in cli("eval", smollm2_bundle, *asked).error
+    assert "which this bundle lacks" in cli("eval", small_bundle, *asked).error
 
 
 def test_the_search_for_other_texts(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,12 +208,12 @@ def test_the_search_for_other_texts(trained: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("n_kept", [30, 29])
-def test_a_model_without_layers(smollm2_bundle: Path, n_kept: int) -> None:
-    entry = read_manifest(smollm2_bundle).target
+def test_a_model_without_layers(small_bundle: Path, n_kept: int) -> None:
+    entry = read_manifest(small_bundle).target
     tokens = TokenTree.chain(range(100, 112))
-    model = PrunedModel(smollm2_bundle / entry.graph, entry, n_kept, 1, Affinity())
+    model = PrunedModel(small_bundle / entry.graph, entry, n_kept, 1, Affinity())
     rows = TokenSequence(model, 64).forward(tokens, (11,))
-    with edgedec.load(smollm2_bundle) as engine:
+    with edgedec.load(small_bundle) as engine:
         gates = [i // 2 != 28 or n_kept == 30 for i in range(60)]
         expected = engine.new_sequence().forward(tokens, (11,), layer_gates=gates)
         assert np.array_equal(rows.logits, expected.logits)

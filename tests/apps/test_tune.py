@@ -236,13 +236,13 @@ def own_copy(bundle: Path, folder: Path) -> Path:
 
 
 @pytest.mark.e2e
-def test_tune_and_run_auto(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+def test_tune_and_run_auto(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
     """The model is its own draft model here, so all agree whatever is chosen."""
-    bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
+    bundle = own_copy(small_bundle, tmp_path / "own.edgedec")
     before = read_manifest(bundle)
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Name a colour."}\n{"prompt": "Count to five."}\n')
-    pair = ("--draft", smollm2_bundle, "--threads", 2)
+    pair = ("--draft", small_bundle, "--threads", 2)
     asked = ("run", bundle, "Hello", *pair, "-n", 6, "--switch", "ead")
     assert "never tuned: run `edgedec tune`" in cli(*asked).error
     command = ("tune", bundle, *pair, "--calibration", prompts, "--max-new-tokens", 8, "--keep", 0)
@@ -272,9 +272,9 @@ def test_tune_and_run_auto(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> No
 
 @pytest.mark.e2e
 def test_interrupt_keeps_what_was_found(
-    cli: Cli, smollm2_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, small_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
+    bundle = own_copy(small_bundle, tmp_path / "own.edgedec")
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Name a river."}\n{"prompt": "Count to six."}\n')
     record_some, n_recorded = tune_runs._record, 0
@@ -287,7 +287,7 @@ def test_interrupt_keeps_what_was_found(
         record_some(*arguments)
 
     monkeypatch.setattr(tune_runs, "_record", interrupted)
-    command = ("tune", bundle, "--draft", smollm2_bundle, "--threads", 2, "--calibration", prompts)
+    command = ("tune", bundle, "--draft", small_bundle, "--threads", 2, "--calibration", prompts)
     found = cli(*command, "--max-new-tokens", 24, "--parallel", 1, "--json")
     assert found.exit_code == 130
     assert (found.json["n_prompts_recorded"], found.json["n_prompts_run"]) == (1, 0)
@@ -297,11 +297,11 @@ def test_interrupt_keeps_what_was_found(
 
 @pytest.mark.e2e
 def test_texts_written_side_by_side_are_recorded_as_those_written_alone(
-    smollm2_bundle: Path, tmp_path: Path
+    small_bundle: Path, tmp_path: Path
 ) -> None:
     texts = {"a": "Name a river.", "b": "Count to six.", "c": "What is a prime?"}
     found = []
-    with load(smollm2_bundle, EngineOptions(threads=2, draft=smollm2_bundle)) as engine:
+    with load(small_bundle, EngineOptions(threads=2, draft=small_bundle)) as engine:
         prompts = {name: engine.encode(text) for name, text in texts.items()}
         for parallel in (1, 2):
             costs = {"draft": {1: 1.0}, "target": {1: 2.0}}
@@ -313,26 +313,26 @@ def test_texts_written_side_by_side_are_recorded_as_those_written_alone(
 
 
 @pytest.mark.e2e
-def test_what_cannot_be_tuned(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_tuned(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Hi"}\n{"prompt": \n')
-    assert "name a file of prompts" in cli("tune", smollm2_bundle).error
-    command = ("tune", smollm2_bundle, "--calibration", prompts)
+    assert "name a file of prompts" in cli("tune", small_bundle).error
+    command = ("tune", small_bundle, "--calibration", prompts)
     assert "prompts.jsonl:2: not valid JSON" in cli(*command).error
     prompts.write_text('{"prompt": "Hi"}\n')
     assert "a second, smaller model" in cli(*command).error
     assert "expected ead, margin or adadec" in cli(*command, "--policy", "bild").error
     adadec = (*command, "--policy", "adadec", "--parallel", 2)
     assert "leave out --parallel" in cli(*adadec).error
-    assert "cannot read prompts" in cli("tune", smollm2_bundle, "--calibration", "no").error
+    assert "cannot read prompts" in cli("tune", small_bundle, "--calibration", "no").error
 
 
 def choice(policy: str, threshold: float) -> Choice:
     return Choice(SwitchConfig(policy=policy, threshold=threshold), {"n": threshold})
 
 
-def test_what_others_wrote_into_a_manifest_stays(tmp_path: Path, smollm2_bundle: Path) -> None:
-    bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
+def test_what_others_wrote_into_a_manifest_stays(tmp_path: Path, small_bundle: Path) -> None:
+    bundle = own_copy(small_bundle, tmp_path / "own.edgedec")
     before = read_manifest(bundle)
 
     def tuned(choices: list[Choice], draft: str | None) -> tuple[str | None, dict[str, float]]:
@@ -349,7 +349,7 @@ def test_what_others_wrote_into_a_manifest_stays(tmp_path: Path, smollm2_bundle:
     assert tuned([choice("margin", 0.5)], "abc") == ("abc", {**both, "margin": 0.5})
     # What was found with another draft model goes.
     assert tuned([choice("ead", 0.7)], "xyz") == ("xyz", {"adadec": 2.0, "ead": 0.7})
-    original = json.loads((smollm2_bundle / "manifest.json").read_text())
+    original = json.loads((small_bundle / "manifest.json").read_text())
     assert TUNED_KEY not in original["defaults"]  # the linked file was replaced, not written into
 
 
@@ -386,8 +386,8 @@ def test_adadec_learns_and_runs(cli: Cli, smollm2_bundle: Path, tmp_path: Path) 
     assert "answers.jsonl:2: no prompt with an answer" in cli(*command).error
 
 
-def test_the_manifest_of_another_export_stays(tmp_path: Path, smollm2_bundle: Path) -> None:
-    bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
+def test_the_manifest_of_another_export_stays(tmp_path: Path, small_bundle: Path) -> None:
+    bundle = own_copy(small_bundle, tmp_path / "own.edgedec")
     known = read_manifest(bundle)
     graph = bundle / known.target.graph
     content = graph.read_bytes()

@@ -84,9 +84,9 @@ def test_what_was_found_is_read_back(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def bundle(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(small_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("tune") / "smollm2.edgedec"
-    shutil.copytree(smollm2_bundle, found, copy_function=shutil.copy)
+    shutil.copytree(small_bundle, found, copy_function=shutil.copy)
     return found
 
 

@@ -1,7 +1,8 @@
 """What the pages tell people to type does what they say.
 
 Every page runs in a folder that holds SmolLM2's bundle (the README exports it itself), the examples
-and the tools. Its blocks are
+and the tools. Pages of which no word depends on what a model says have a small model in its place.
+The blocks of a page are
 
 - ``sh``: each command must succeed and print something. ``make`` and ``pytest`` are not run again,
   from inside themselves: their rules and files must exist.
@@ -35,6 +36,10 @@ _MATCHER = doctest.OutputChecker()
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAME = "smollm2-135m-instruct"
 _NEEDED = {"desktop.md": "PySide6.QtWidgets"}
+_SMALL = {
+    "bench.md", "board.md", "compare.md", "devices.md", "draft-models.md", "eagle-heads.md",
+    "evaluate.md", "export.md", "heads.md", "sampling.md",
+}  # fmt: skip
 _NOT_RUN = re.compile(r"make |python -m pytest ")
 
 pytestmark = pytest.mark.e2e
@@ -70,18 +75,23 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, smollm2_bundle: Path) -> Path:
+def model(page: Path, smollm2_gguf: Path, small_model: Path) -> Path:
+    """What a page exports."""
+    return small_model if page.name in _SMALL else smollm2_gguf
+
+
+@pytest.fixture
+def folder(page: Path, tmp_path: Path, smollm2_bundle: Path, small_bundle: Path) -> Path:
     """Where a page's commands run. The bundle is the page's own, for tuning writes into it."""
-    shutil.copytree(smollm2_bundle, tmp_path / "smollm2.edgedec", copy_function=os.link)
+    bundle = small_bundle if page.name in _SMALL else smollm2_bundle
+    shutil.copytree(bundle, tmp_path / "smollm2.edgedec", copy_function=os.link)
     for name in ("examples", "tools"):
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_page(
-    page: Path, folder: Path, programs: Path, smollm2_gguf: Path, tmp_path_factory: Any
-) -> None:
+def test_page(page: Path, folder: Path, programs: Path, model: Path, tmp_path_factory: Any) -> None:
     if page.name in _NEEDED:
         pytest.importorskip(_NEEDED[page.name], exc_type=ImportError)
     cache = tmp_path_factory.mktemp("cache")
@@ -107,7 +117,7 @@ def test_page(
             continue
         # Where a name stands for a bundle, its own is made of the installed package.
         is_name_replaced = "edgedec export" in command
-        shell = command.replace(NAME, str(smollm2_gguf)) if is_name_replaced else command
+        shell = command.replace(NAME, str(model)) if is_name_replaced else command
         done = run(["bash", "-c", shell])
         if output is None:
             assert done.returncode == 0, f"{command}\n{done.stderr}"

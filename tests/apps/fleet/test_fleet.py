@@ -1,4 +1,4 @@
-"""Fleets of boards that ssh reaches, with a real model."""
+"""Fleets of boards that ssh reaches."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def asked(data: Path) -> list[Any]:
 
 
 def test_a_shared_evaluation_is_that_of_a_run_alone(
-    cli: Any, make_board: Any, smollm2_bundle: Path, data: Path, tmp_path: Path
+    cli: Any, make_board: Any, small_bundle: Path, data: Path, tmp_path: Path
 ) -> None:
     """One host vanishes in the middle and comes back; nothing is lost and nothing is double."""
     boards = [make_board("one"), make_board("two")]
@@ -85,17 +85,17 @@ def test_a_shared_evaluation_is_that_of_a_run_alone(
     tasks = tmp_path / "found/tasks"
 
     def cut() -> None:
-        wait_for(lambda: tasks.is_dir() and len(list(tasks.glob("*/*.json"))) >= 3)
+        wait_for(lambda: tasks.is_dir() and len(list(tasks.glob("*/*.json"))) >= 1)
         boards[0].vanish()
         boards[0].start()
 
     cutting = threading.Thread(target=cut)
     cutting.start()
-    shared = cli("fleet", "eval", file, smollm2_bundle, *asked(data), "-o", tmp_path / "found")
+    shared = cli("fleet", "eval", file, small_bundle, *asked(data), "-o", tmp_path / "found")
     cutting.join()
     assert shared.exit_code == 0, shared.err
     assert "one: the connection was lost; trying again" in shared.err
-    alone = cli("eval", smollm2_bundle, *asked(data), "-o", tmp_path / "alone.jsonl",
+    alone = cli("eval", small_bundle, *asked(data), "-o", tmp_path / "alone.jsonl",
                 "--save", tmp_path / "alone.json")  # fmt: skip
     assert alone.exit_code == 0, alone.err
     found = answers(tmp_path / "found/samples.jsonl")
@@ -110,18 +110,18 @@ def test_a_shared_evaluation_is_that_of_a_run_alone(
     assert "fleet of 2" in page.out
 
     n_before = [board.n_commands for board in boards]
-    again = cli("fleet", "eval", file, smollm2_bundle, *asked(data), "-o", tmp_path / "found")
+    again = cli("fleet", "eval", file, small_bundle, *asked(data), "-o", tmp_path / "found")
     assert "12 of 12 samples are there already" in again.err
     assert again.out.split("| host")[0] == shared.out.split("| host")[0]
     assert [board.n_commands for board in boards] == n_before  # nobody is asked for nothing
 
 
 def test_every_host_measures_once(
-    cli: Any, make_board: Any, smollm2_bundle: Path, tmp_path: Path
+    cli: Any, make_board: Any, small_bundle: Path, tmp_path: Path
 ) -> None:
     boards = [make_board("one"), make_board("two")]
     file = fleet_file(tmp_path, *(board.table() for board in boards))
-    command = ["fleet", "bench", file, smollm2_bundle, "-o", tmp_path / "r",
+    command = ["fleet", "bench", file, small_bundle, "-o", tmp_path / "r",
                "-p", 0, "-n", 0, "-m", 1, "-r", 2, "--allow-noise"]  # fmt: skip
     boards[1].vanish()
     first = cli(*command, "--wait", 0)
@@ -141,11 +141,11 @@ def test_every_host_measures_once(
 
 
 def test_an_export_is_made_and_copied_once(
-    cli: Any, make_board: Any, smollm2_gguf: Path, tmp_path: Path
+    cli: Any, make_board: Any, small_model: Path, tmp_path: Path
 ) -> None:
     boards = [make_board("one"), make_board("two")]
     file = fleet_file(tmp_path, *(board.table() for board in boards))
-    command = ["fleet", "export", file, smollm2_gguf, "-o", tmp_path / "bundles"]
+    command = ["fleet", "export", file, small_model, "-o", tmp_path / "bundles"]
     boards[1].vanish()
     first = cli(*command)
     assert first.exit_code == 1
@@ -167,7 +167,7 @@ def test_an_export_is_made_and_copied_once(
 
 
 def test_what_does_not_fit_on_a_host_is_not_copied(
-    cli: Any, make_board: Any, smollm2_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Any, make_board: Any, small_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = make_board("small")
     # The board's worker is another process, which reads its disk in a package of its own.
@@ -180,7 +180,7 @@ def test_what_does_not_fit_on_a_host_is_not_copied(
     )
     monkeypatch.setenv("PYTHONPATH", str(patch))
     file = fleet_file(tmp_path, board.table())
-    done = cli("fleet", "bench", file, smollm2_bundle, "-o", tmp_path / "r", "-p", 0, "-n", 0, "-m",
+    done = cli("fleet", "bench", file, small_bundle, "-o", tmp_path / "r", "-p", 0, "-n", 0, "-m",
                1, "-r", 2, "--allow-noise")  # fmt: skip
     assert done.exit_code == 1
     assert "its disk has 1.0 kB left" in done.error
@@ -225,13 +225,13 @@ def test_doctor_tries_the_packages_of_the_worker(
 
 
 def test_a_host_that_cannot_work_costs_its_own_tasks_alone(
-    cli: Any, make_board: Any, smollm2_bundle: Path, data: Path, tmp_path: Path
+    cli: Any, make_board: Any, small_bundle: Path, data: Path, tmp_path: Path
 ) -> None:
     well, odd = make_board("well"), make_board("odd")
     file = fleet_file(
         tmp_path, well.table(), odd.table() + 'environment = {EDGEDEC_ISA = "imaginary"}\n'
     )
-    outcome = cli("fleet", "eval", file, smollm2_bundle, "--task", "human_eval", "--data", data,
+    outcome = cli("fleet", "eval", file, small_bundle, "--task", "human_eval", "--data", data,
                   "-n", 4, "--limit", 2, "-o", tmp_path / "found", "--json")  # fmt: skip
     assert outcome.exit_code == 0, outcome.err
     hosts = {row["label"]: row for row in outcome.json["hosts"]}
@@ -286,30 +286,30 @@ def test_the_file_of_a_test_is_read(make_board: Any, tmp_path: Path) -> None:
 
 
 def test_a_dask_cluster_is_a_fleet(
-    cli: Any, smollm2_bundle: Path, data: Path, tmp_path: Path
+    cli: Any, small_bundle: Path, data: Path, tmp_path: Path
 ) -> None:
     options = ["--task", "human_eval", "--data", data, "-n", 8, "--limit", 3, "--method", "plain"]
     with LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
     ) as cluster:
         file = fleet_file(tmp_path, f'scheduler = "{cluster.scheduler_address}"\n')
-        shared = cli("fleet", "eval", file, smollm2_bundle, *options, "-o", tmp_path / "found")
+        shared = cli("fleet", "eval", file, small_bundle, *options, "-o", tmp_path / "found")
         assert shared.exit_code == 0, shared.err
         assert cluster.scheduler_address not in (tmp_path / "found/result.json").read_text()
-    alone = cli("eval", smollm2_bundle, *options, "-o", tmp_path / "alone.jsonl")
+    alone = cli("eval", small_bundle, *options, "-o", tmp_path / "alone.jsonl")
     assert alone.exit_code == 0, alone.err
     assert answers(tmp_path / "found/samples.jsonl") == answers(tmp_path / "alone.jsonl")
-    gone = cli("fleet", "eval", file, smollm2_bundle, *options, "-o", tmp_path / "n", "--wait", 1)
+    gone = cli("fleet", "eval", file, small_bundle, *options, "-o", tmp_path / "n", "--wait", 1)
     assert "no Dask scheduler answers" in gone.error
 
 
 def test_ci_fails_when_a_host_becomes_slower(
-    make_board: Any, smollm2_bundle: Path, tmp_path: Path
+    make_board: Any, small_bundle: Path, tmp_path: Path
 ) -> None:
     board = make_board("one")
     history = tmp_path / "history"
     script = Path(__file__).parents[3] / "tools/fleet/watch.sh"
-    command = [script, fleet_file(tmp_path, board.table()), smollm2_bundle, history]
+    command = [script, fleet_file(tmp_path, board.table()), small_bundle, history]
     short = ["-p", "0", "-n", "0", "-m", "1", "-r", "2", "--allow-noise"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
@@ -336,9 +336,9 @@ def test_ci_fails_when_a_host_becomes_slower(
 
 
 def test_hosts_answer_one_problem_at_a_time(
-    cli: Any, smollm2_bundle: Path, data: Path, tmp_path: Path
+    cli: Any, small_bundle: Path, data: Path, tmp_path: Path
 ) -> None:
-    command = ["fleet", "eval", tmp_path / "fleet.toml", smollm2_bundle, *asked(data)]
+    command = ["fleet", "eval", tmp_path / "fleet.toml", small_bundle, *asked(data)]
     refused = cli(*command, "-o", tmp_path / "found", "--parallel", 2)
     assert refused.exit_code == 1
     assert "leave out --parallel" in refused.err

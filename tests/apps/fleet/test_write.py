@@ -26,7 +26,7 @@ N_TOKENS = 4_000
 
 @pytest.mark.e2e
 def test_shared_texts_are_those_of_a_run_alone(
-    cli: Any, make_board: Any, smollm2_bundle: Path, tmp_path: Path
+    cli: Any, make_board: Any, small_bundle: Path, tmp_path: Path
 ) -> None:
     """One host vanishes in the middle and comes back; a second run asks nobody."""
     boards = [make_board("one"), make_board("two")]
@@ -45,13 +45,13 @@ def test_shared_texts_are_those_of_a_run_alone(
 
     cutting = threading.Thread(target=cut)
     cutting.start()
-    command = ["fleet", "write", file, smollm2_bundle, "--prompts", prompts, "--self", N_TOKENS,
+    command = ["fleet", "write", file, small_bundle, "--prompts", prompts, "--self", N_TOKENS,
                "-o", tmp_path / "written"]  # fmt: skip
     shared = cli(*command)
     cutting.join()
     assert shared.exit_code == 0, shared.err
     _, *lines = (tmp_path / "written/texts.jsonl").read_text().splitlines()
-    with load(smollm2_bundle) as engine:
+    with load(small_bundle) as engine:
         answers = OwnAnswers(engine, 0.7, 8, lambda: False)(own_prompts([], [prompts], engine))
         assert list(map(json.loads, lines)) == enough_of(answers, N_TOKENS)
         answers.close()
