@@ -1,6 +1,7 @@
 #include "pool.h"
 
 #include <algorithm>
+#include <chrono>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -16,6 +17,13 @@ namespace {
 /// Looks that a waiting thread takes before it sleeps: some 100 us, far more than what lies between
 /// two operators. Where others want its processor, whoever it waits for may be waiting for that.
 constexpr int kPatience = 2048;
+
+/// How long a helper looks for the next pass: while a text is written, it comes sooner, and to wake a helper
+/// takes the caller 30 us.
+constexpr std::chrono::microseconds kBetweenPasses{500};
+
+/// Passes of all pools that are under way: their threads need the processors.
+std::atomic<int> n_passes{0};
 
 /// Of its own tasks that are left, a thread takes a third at a time: each taking waits for all that was
 /// begun before.
@@ -39,6 +47,19 @@ bool comes_soon(Condition is_done) {
   return false;
 }
 
+/// Looks for a time that does not depend on how long a look takes; returns whether `is_done` came true.
+template <class Condition>
+bool comes_within(std::chrono::microseconds time, Condition is_done) {
+  const auto stop = std::chrono::steady_clock::now() + time;
+  do {
+    for (int looks = 0; looks < 16; ++looks) {
+      if (is_done()) return true;
+      pause_briefly();
+    }
+  } while (std::chrono::steady_clock::now() < stop);
+  return false;
+}
+
 }  // namespace
 
 thread_local const Pool* pool_of_pass = nullptr;
@@ -50,6 +71,7 @@ struct Pool::Work {
 };
 
 Pool::Pool(int n_threads, std::vector<int> processors) : shares_(static_cast<size_t>(n_threads)) {
+  n_passes.fetch_add(1);
   try {
     for (size_t i = 1; i < static_cast<size_t>(n_threads); ++i) {
       const int processor = i < processors.size() ? processors[i] : -1;
@@ -61,6 +83,7 @@ Pool::Pool(int n_threads, std::vector<int> processors) : shares_(static_cast<siz
 }
 
 Pool::~Pool() {
+  end_pass();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_ending_.store(true);
@@ -76,12 +99,15 @@ void Pool::begin_pass() {
 
 void Pool::wake() {
   uint64_t pass = pass_.load();
-  if (pass % 2 == 0 && pass_.compare_exchange_strong(pass, pass + 1)) wake_helpers();
+  if (pass % 2 == 0 && pass_.compare_exchange_strong(pass, pass + 1)) {
+    n_passes.fetch_add(1);
+    wake_helpers();
+  }
 }
 
 void Pool::end_pass() {
   uint64_t pass = pass_.load();
-  if (pass % 2 == 1) pass_.compare_exchange_strong(pass, pass + 1);
+  if (pass % 2 == 1 && pass_.compare_exchange_strong(pass, pass + 1)) n_passes.fetch_sub(1);
 }
 
 void Pool::check_not_stopped() const {
@@ -160,7 +186,10 @@ void Pool::await_round(size_t thread, uint64_t last, ReadAhead::Place& place) co
     read_ahead_.fetch_some(place, thread, shares_.size());
     return false;
   };
-  if (pass % 2 == 1 && comes_soon(look)) return;
+  const auto look_between = [&] { return look() || n_passes.load() > 0; };
+  const bool is_between = pass % 2 == 0;
+  is_between ? comes_within(kBetweenPasses, look_between) : comes_soon(look);
+  if (is_awake()) return;
   std::unique_lock<std::mutex> lock(mutex_);
   n_asleep_.fetch_add(1);
   opened_.wait(lock, is_awake);

@@ -24,7 +24,7 @@ class Pool : public Parallel {
 
   void begin_pass();
 
-  /// Has helpers sleep until the next pass begins: other models may need their processors.
+  /// Has helpers sleep unless the next pass begins soon: at once where another model needs their processors.
   void end_pass();
 
   /// Wakes helpers for a pass that is about to begin; called from any thread.
