@@ -76,13 +76,9 @@ class TextStream:
         for token, name in names:
             marked = [text.replace(name, self._marks[token]) for text in marked]
         self._detokenizer = detokenizer
-        self._filter = StopFilter(tuple(dict.fromkeys([*stop, *marked])))
+        self._filter = StopFilter(tuple(dict.fromkeys([*stop, *marked]))) if marked else None
         self._pieces: list[str] = []
-
-    @property
-    def is_stopped(self) -> bool:
-        """A stop text was completed."""
-        return self._filter.is_stopped
+        self.is_stopped = False  # a stop text was completed
 
     @property
     def text(self) -> str:
@@ -91,19 +87,26 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """Returns the text that ``token`` makes certain."""
-        text = self._detokenizer.push(token) + self._marks.get(token, "")
-        return self._emit(self._filter.push(text))
+        text = self._detokenizer.push(token)
+        if self._filter is not None:
+            text = self._unmarked_of(self._filter.push(text + self._marks.get(token, "")))
+            self.is_stopped = self._filter.is_stopped
+        if text:
+            self._pieces.append(text)
+        return text
 
     def flush(self) -> str:
         """Returns the rest, once no more tokens will come."""
-        rest = self._filter.push(self._detokenizer.flush())
-        return self._emit(rest + self._filter.flush())
+        rest = self._detokenizer.flush()
+        if self._filter is not None:
+            rest = self._unmarked_of(self._filter.push(rest) + self._filter.flush())
+            self.is_stopped = self._filter.is_stopped
+        if rest:
+            self._pieces.append(rest)
+        return rest
 
-    def _emit(self, piece: str) -> str:
-        piece = piece.translate(self._unmarked) if self._marks else piece
-        if piece:
-            self._pieces.append(piece)
-        return piece
+    def _unmarked_of(self, text: str) -> str:
+        return text.translate(self._unmarked) if self._marks else text
 
 
 def maker_of_texts(

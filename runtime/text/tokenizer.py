@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -76,9 +75,9 @@ class Tokenizer:
             i for i, token in backend.get_added_tokens_decoder().items() if token.special
         )
         _mark_control_tokens(backend)
-        self._calling: Callable[[], AbstractContextManager[None]] = partial(panics_as, SessionError)
-        if isinstance(backend.decoder, ByteLevel):  # which takes any bytes: it cannot panic
-            self._calling = nullcontext
+        self._decode: Callable[..., str] = backend.decode
+        if not isinstance(backend.decoder, ByteLevel):  # which takes any bytes: it cannot panic
+            self._decode = panics_as(SessionError)(backend.decode)
         self._special = {
             token.content: token
             for token in backend.get_added_tokens_decoder().values()
@@ -153,9 +152,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of ``ids`` without special tokens."""
-        shown = [i for i in ids if i not in self._hidden]
-        with self._calling():
-            return str(self._backend.decode(shown, skip_special_tokens=False))
+        if not self._hidden.isdisjoint(ids):
+            ids = [i for i in ids if i not in self._hidden]
+        return self._decode(ids, skip_special_tokens=False)
 
     def spellings(self) -> Mapping[int, bytes | str]:
         """Returns the bytes that each token stands for; for special tokens, their names.
