@@ -38,7 +38,7 @@ class PlainDecoding(Decoding):
     def step(self, noise: Noise) -> Passes[StepResult]:
         """Returns the next token."""
         state = self._state
-        rows = state.take_rows()
+        rows = state.take_rows() if state.rows is not None else None
         if rows is None:
             rows = yield from plain_pass(state)
         return StepResult((state.pick_from(rows, 0, noise),), ONE_TARGET)

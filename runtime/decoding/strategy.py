@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,7 @@ class DecodeState:
     rows: of the pass that ended prefill, until the first step consumes them; row 0 is meant.
     clock: what the method's own timings are read from.
     n_prompt: how many of ``tokens`` are the prompt.
+    most_tokens: most tokens of the text: those of the context, and one more that needs no row.
     is_watched: statistics of the row that chose the newest token are kept, in ``chosen_by``.
     logprobs: of each emitted token, if the request asks for them. plain_tokens: ``tokens``, those
         of a source by their own ids, as drafters may find them again in the output.
@@ -76,7 +77,9 @@ class DecodeState:
     is_watched: bool = False
     chosen_by: tuple[RowStats, int] | None = field(default=None, init=False)
     logprobs: list[TokenLogprob] = field(default_factory=list, init=False)
+    most_tokens: int = field(init=False)
     _is_always_edited: bool = field(init=False)
+    _always_needs_logits: bool = field(init=False)
     _choosers: dict[int, tuple[RowStats, int]] = field(default_factory=dict, init=False)
     _logprobs: dict[int, TokenLogprob] = field(default_factory=dict, init=False)
     _allowed: dict[tuple[int, ...], Allowed | None] = field(default_factory=dict, init=False)
@@ -87,7 +90,11 @@ class DecodeState:
         self.plain_tokens = self.tokens
         if self.sequence.n_source_of(self.tokens):
             self.plain_tokens = [token % self.sequence.vocab_size for token in self.tokens]
+        self.most_tokens = self.sequence.context + (not self.sequence.model.capabilities.blocks)
         self._is_always_edited = self.sampling.is_editing
+        n_top = self.config.logprobs or 0
+        is_drawn = not self.sampling.is_greedy
+        self._always_needs_logits = self._is_always_edited or is_drawn or n_top > N_TOP
         self._mus[self.n_prompt] = 2 * self.sampling.mirostat_tau
 
     @classmethod
@@ -124,11 +131,6 @@ class DecodeState:
         return min(n_asked, self.most_tokens) - len(self.tokens)
 
     @property
-    def most_tokens(self) -> int:
-        """Most tokens of the text: those of the context, and one more that needs no row."""
-        return self.sequence.context + (not self.sequence.model.capabilities.blocks)
-
-    @property
     def is_edited(self) -> bool:
         """Something comes between the model's logits and the choice: bias, penalties, a mask."""
         if self._is_always_edited or self.mask is None:
@@ -138,8 +140,7 @@ class DecodeState:
     @property
     def needs_logits(self) -> bool:
         """Whether rows must have logits; their statistics are enough otherwise."""
-        n_top = self.config.logprobs or 0
-        return self.is_edited or not self.sampling.is_greedy or n_top > N_TOP
+        return self._always_needs_logits or (self.mask is not None and not self.mask.is_free)
 
     def take_rows(self) -> Rows | None:
         """Returns the rows that prefill left, once."""
@@ -156,8 +157,8 @@ class DecodeState:
         position = len(self.tokens) + len(path)
         if self.is_watched:
             self._choosers[position] = (rows.stats, index)
-        if not self.needs_logits and rows.row_stats is not None:
-            token = _likeliest(rows, index)
+        if rows.row_stats is not None and not self.needs_logits:
+            token = _likeliest(rows.row_stats, index)
         else:
             token = self._choose(self._edited(rows, index, path), noise, position)
             if self.alignment is not None:
@@ -180,8 +181,8 @@ class DecodeState:
 
         Arguments as for `pick_from`.
         """
-        if not self.needs_logits and rows.row_stats is not None:
-            return _only(_likeliest(rows, index))
+        if rows.row_stats is not None and not self.needs_logits:
+            return _only(_likeliest(rows.row_stats, index))
         values = self._edited(rows, index, path)
         return _only(greedy(values)) if self.sampling.is_greedy else truncate(values, self.sampling)
 
@@ -232,8 +233,7 @@ class DecodeState:
                 self.history.remove(token)
 
 
-def _likeliest(rows: Rows, index: int) -> int:
-    stats = rows.stats
+def _likeliest(stats: RowStats, index: int) -> int:
     if not math.isfinite(total := stats.log_sum_exp.item(index)):
         raise SessionError(
             f"the logits sum up to {total}, expected a number; the model's weights are broken: "
@@ -246,8 +246,7 @@ def _only(token: int) -> Survivors:
     return Survivors(np.array([token], np.int64), np.zeros(1))
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """What a step emits: at least one token, each already the target model's choice.
 
     origins: for each token the name of the drafter that proposed it, or "target".

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, cast
+from typing import Any
 
 from edgedec.runtime.decoding.busy_clock import BusyClock
 from edgedec.runtime.engine.pass_policy import MOST_ROWS, Waiting, can_share, choose
@@ -30,7 +30,11 @@ class _Job:
     """A step on its way, and the thread that waits for its end.
 
     is_pinned: no other thread runs it. is_batch: nobody waits for what it is part of.
+    waits_since_s: when it began to wait for its turn; 0 while it does not wait.
     """
+
+    turn: threading.Event
+    """The step is over, or the owner has the lock and leads. There while the owner waits for it."""
 
     def __init__(
         self, passes: Passes[Any], clock: BusyClock | None, is_pinned: bool, is_batch: bool
@@ -41,36 +45,44 @@ class _Job:
         self.is_batch = is_batch
         self.n_passed_over = 0  # passes of others since it wants one
         self.owner = threading.get_ident()
-        self.is_of_main = self.owner == threading.main_thread().ident
-        self.turn = threading.Event()  # the step is over, or the owner has the lock and leads
         self.wanted: Pass | None = None
         self.outcome: Rows | BaseException | None = None  # of the pass that was wanted last
         self.interrupt: BaseException | None = None  # came while the owner waited
         self.is_over = False
         self.result: Any = None
         self.error: BaseException | None = None
-        self._waits_since_s = time.perf_counter()
+        self.waits_since_s = 0.0
 
-    def go_on(self) -> None:
-        """Runs the step up to the next pass it wants, or to its end."""
+    @property
+    def is_of_main(self) -> bool:
+        """The main thread waits for it."""
+        return self.owner == threading.main_thread().ident
+
+    def go_on(self) -> Pass | None:
+        """Runs the step up to the next pass it wants, and returns that; None at its end."""
+        if self.waits_since_s:
+            self._stop_waiting()
         outcome = self.outcome if self.interrupt is None else self.interrupt
         self.outcome = self.interrupt = self.wanted = None
-        self._stop_waiting()
         try:
             self.wanted = resume(self.passes, outcome)
             self.n_passed_over = 0
-            self._waits_since_s = time.perf_counter()
         except StopIteration as end:
             self.result, self.is_over = end.value, True
         except BaseException as error:  # the owner's, in whichever thread it comes
             self.error, self.is_over = error, True
+        return self.wanted
 
     def compute(self) -> None:
         """Computes the wanted pass by itself, in the request's own time."""
         assert self.wanted is not None
         self._stop_waiting()
         self.outcome = attempt(self.wanted)
-        self._waits_since_s = time.perf_counter()
+        self.wait()
+
+    def wait(self) -> None:
+        """Begins to wait for its turn; the request's clock stands still until that comes."""
+        self.waits_since_s = time.perf_counter()
 
     def take(self, outcome: Rows | BaseException) -> None:
         """Takes what became of the wanted pass, which others may have shared."""
@@ -79,11 +91,9 @@ class _Job:
             self.clock.add(outcome.ms)
 
     def _stop_waiting(self) -> None:
-        """Ends a time in which the request waited."""
         if self.clock is not None:
-            now_s = time.perf_counter()
-            self.clock.skip(now_s - self._waits_since_s)
-            self._waits_since_s = now_s
+            self.clock.skip(time.perf_counter() - self.waits_since_s)
+        self.waits_since_s = 0.0
 
     def taken(self) -> Any:
         """Returns the result of a step that is over, or raises what ended it."""
@@ -147,15 +157,16 @@ class Scheduler:
             is_pinned: The step runs in this thread. Otherwise it may run in any that calls this.
             is_batch: Nobody waits for what the step is part of; others go first.
         """
+        now_s = time.perf_counter()
         if clock is not None:
             self._due.discard(clock)
-            clock.is_prompt = time.perf_counter() - clock.left_s < LINGER_S
+            clock.is_prompt = now_s - clock.left_s < LINGER_S
         try:
-            if self.is_held:
+            if self._holder == threading.get_ident():
                 return run_passes(passes)
             job = _Job(passes, clock, is_pinned, is_batch)
             self._run(job)
-            result = cast(T, job.taken())
+            result: T = job.taken()
             if clock is not None:
                 clock.left_s = time.perf_counter()
                 if clock.is_prompt:
@@ -179,7 +190,9 @@ class Scheduler:
             if not self._join(own):
                 self._wait(own)
             while not own.is_over:
-                self._lead_on(own)
+                self._run_alone(own)
+                if not own.is_over:
+                    self._lead_on(own)
             # What can go on now most often ends now, too: that costs no change of threads.
             while self._leader is own and self._runnable and self._better_leader(own) is None:
                 self._run_next(own)
@@ -189,10 +202,13 @@ class Scheduler:
     def _join(self, own: _Job) -> bool:
         """Adds a step to those that can go on; says whether this thread leads at once."""
         with self._mutex:
-            self._runnable.append(own)
             has_lock = self._holder is None
             if has_lock:
                 self._holder = own.owner
+            else:
+                own.turn = threading.Event()
+                own.wait()
+            self._runnable.append(own)
             if self._leader is None:
                 self._leader = own
                 if not has_lock:
@@ -203,9 +219,7 @@ class Scheduler:
 
     def _lead_on(self, own: _Job) -> None:
         """Does what is next: a step, a pass, or leaving the lock to others."""
-        if self._is_alone(own):
-            self._go_on_alone(own)
-        elif self._waiting:
+        if self._waiting:
             self._pass_on(own, own)
         elif (better := self._better_leader(own)) is not None:
             self._pass_on(own, better)
@@ -221,25 +235,27 @@ class Scheduler:
         else:
             self._compute(own)
 
-    def _is_alone(self, own: _Job) -> bool:
-        """Says whether nobody else computes, wants to, or may be about to come back."""
-        runnable = self._runnable
-        is_only = len(runnable) == 1 and runnable[0] is own
-        return is_only and not (self._waiting or self._ready or self._due)
+    def _run_alone(self, own: _Job) -> None:
+        """Runs the step while nobody else wants to compute, or may be about to come back.
 
-    def _go_on_alone(self, own: _Job) -> None:
-        """Runs the step up to its next pass, and that: little code, for a pass empties caches."""
-        self._runnable.popleft()
-        own.go_on()
-        if not own.is_over:
-            own.compute()
+        That is little code, for each pass empties caches.
+        """
+        while not (len(self._runnable) > 1 or self._waiting or self._ready or self._due):
+            self._runnable.popleft()
+            wanted = own.go_on()
+            if wanted is None:
+                return
+            own.outcome = attempt(wanted)
             self._runnable.append(own)  # behind whoever came meanwhile
             self._between()
+        if not own.waits_since_s:
+            own.wait()
 
     def _run_next(self, own: _Job) -> None:
         """Runs the step whose turn it is up to its next pass, or its end."""
         job = self._runnable.popleft()
         job.go_on()
+        job.wait()
         if not job.is_over:
             self._ready.append(job)
         elif job is not own:
@@ -260,7 +276,7 @@ class Scheduler:
         Or when its step is over.
         """
         with self._mutex:
-            own.turn.clear()
+            own.turn = threading.Event()
             self._leader = leader
             self._waiting.append((leader.owner, leader.turn))
             self._give()
@@ -275,10 +291,10 @@ class Scheduler:
             if self._holder != own.owner:
                 return
             if self._leader is own:
-                others = sorted((*self._runnable, *self._ready), key=lambda job: job.is_of_main)
-                self._leader = others[0] if others else None
-                if others:
-                    self._waiting.append((others[0].owner, others[0].turn))
+                self._leader = None
+                if others := (*self._runnable, *self._ready):
+                    self._leader = min(others, key=lambda job: job.is_of_main)
+                    self._waiting.append((self._leader.owner, self._leader.turn))
             self._give()
 
     def _wait(self, own: _Job) -> None:

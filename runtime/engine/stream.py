@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from threading import Condition
-from typing import TYPE_CHECKING
+from threading import Condition, RLock
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
 from edgedec.models.errors import SessionError
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from edgedec.runtime.decoding.switching.policy import Signal
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A piece of text as it appears.
 
     origin: of the token that completed it. is_provisional: the text was written before the prompt
@@ -81,7 +79,8 @@ class Stream(Iterator[str]):
         self._provisional_text: TextStream | None = None
         self._provisional_s = 0.0  # until the first of them
         self._decoding: Decoding | None = None
-        self._claims = Condition()  # guards the next two, of which one thread at a time has one
+        self._claims = RLock()  # guards the next two, of which one thread at a time has one
+        self._ended = Condition(self._claims)
         self._is_running = self._is_ending = False
         self._is_stopping = False
         self._is_dropped = False
@@ -141,7 +140,7 @@ class Stream(Iterator[str]):
         """Makes this thread the one that goes on with the output."""
         with self._claims:
             while self._is_ending and self._result is None:
-                self._claims.wait()
+                self._ended.wait()
             if self._is_running:
                 raise SessionError("this stream is being iterated elsewhere; wait for it")
             self._is_running = True
@@ -293,7 +292,13 @@ class Stream(Iterator[str]):
         """Adds the text of the next token, and ends the output behind its last."""
         text = ""
         if not self._is_stopping:
-            text = yield from self._step()
+            if self._decoding is None and not self._found:
+                yield from self._begin()
+            if self._decoding is not None and not self._found:
+                result = yield from self._decoding.step(self._noise)
+                self._found.extend(zip(result.tokens, result.origins, strict=True))
+            if self._found:
+                text = self._accept(*self._found.popleft())
         if self._is_stopping and self._finish_reason is None:
             self._finish_reason = "cancelled"
         if self._finish_reason is not None:
@@ -310,17 +315,6 @@ class Stream(Iterator[str]):
         self._busy_s += now_s - self._started_s
         self._started_s = now_s
 
-    def _step(self) -> Passes[str]:
-        """Returns the text the next token adds; empty when prefill was cancelled."""
-        if not self._found:
-            yield from self._find_tokens()
-        if not self._found:
-            return ""
-        token, origin = self._found.popleft()
-        self._state.append(token)
-        self._origins.append(origin)
-        return self._accept(token)
-
     def _await_prompts(self) -> None:
         """Lets others compute what they are about to, where the prompt begins like theirs."""
         state = self._state
@@ -331,17 +325,14 @@ class Stream(Iterator[str]):
                 lambda: self._is_stopping or self._request.scheduler.is_held,
             )
 
-    def _find_tokens(self) -> Passes[None]:
-        """A step, after prefill if that is still to do; finds nothing when cancelled in there."""
+    def _begin(self) -> Passes[None]:
+        """Reads the prompt, and begins to decode unless cancelled, or reading found tokens."""
         if self._prefilled is None:
             yield from self._read_prompt()
             if self._prefilled is None or self._found:
                 return
-        if self._decoding is None:
-            found, self._state.rows = self._prefilled, self._prefilled.rows
-            self._decoding = self._request.strategy.begin(self._state, found.hidden)
-        result = yield from self._decoding.step(self._noise)
-        self._found.extend(zip(result.tokens, result.origins, strict=True))
+        found, self._state.rows = self._prefilled, self._prefilled.rows
+        self._decoding = self._request.strategy.begin(self._state, found.hidden)
 
     def _read_prompt(self) -> Passes[None]:
         """Goes on with the prompt; leaves it unfinished when cancelled, or for what there is."""
@@ -395,20 +386,23 @@ class Stream(Iterator[str]):
                 text.push(token)
             self._ready.append(Piece("", TARGET, True, len(text.text)))
 
-    def _accept(self, token: int) -> str:
+    def _accept(self, token: int, origin: str) -> str:
         """Returns the text ``token`` adds; notes the reason when it is the last one."""
-        if len(self._origins) == 1:
+        state = self._state
+        state.append(token)
+        self._origins.append(origin)
+        n_tokens = len(self._origins)
+        if n_tokens == 1:
             self._ttft_s = self._busy_s + time.perf_counter() - self._started_s
-        if token in self._state.stop_token_ids:
+        if token in state.stop_token_ids:
             self._finish_reason = "stop"
             return ""
         piece = self._text.push(token)
-        mask = self._state.mask
-        if self._text.is_stopped or (mask is not None and mask.is_finished):
+        if self._text.is_stopped or (state.mask is not None and state.mask.is_finished):
             self._finish_reason = "stop"
-        elif len(self._origins) >= self._state.config.max_new_tokens:
+        elif n_tokens >= state.config.max_new_tokens:
             self._finish_reason = "length"
-        elif len(self._state.tokens) >= self._state.most_tokens:
+        elif len(state.tokens) >= state.most_tokens:
             self._finish_reason = "context"
         return piece
 
@@ -424,7 +418,7 @@ class Stream(Iterator[str]):
         finally:
             with self._claims:
                 self._is_ending = False
-                self._claims.notify_all()
+                self._ended.notify_all()
         return rest
 
     def _end_turn(self) -> None:

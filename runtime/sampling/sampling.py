@@ -12,7 +12,6 @@ Source: Gumbel-max trick (Maddison, Tarlow and Minka, 2014, section 2).
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,12 +46,12 @@ class History:
 
     def __init__(self, prompt: Sequence[int] = (), repeats: Repeats | None = None) -> None:
         self._prompt = frozenset(prompt)
-        self._emitted: Counter[int] = Counter()
+        self._emitted: dict[int, int] = {}  # token -> times
         self.repeats = repeats
 
     def add(self, token: int) -> None:
         """Counts one more occurrence of ``token`` in the output."""
-        self._emitted[token] += 1
+        self._emitted[token] = self._emitted.get(token, 0) + 1
         if self.repeats is not None:
             self.repeats.add(token)
 
