@@ -56,7 +56,7 @@ class ThreadPool:
             if self._handle:
                 self._library.edgedec_pool_wake(self._handle)
 
-    def run(self, call: Callable[[], T], program: int = 0) -> T:
+    def run(self, call: Callable[..., T], *arguments: object, program: int = 0) -> T:
         """Returns what ``call`` returns, whose operators run on these threads, one pass at a time.
 
         No context manager: a signal's exception on the way out of one would leave the lock taken.
@@ -72,7 +72,7 @@ class ThreadPool:
                 raise RuntimeError("the model is closed")
             self._library.edgedec_pass_begin(program, self._handle)
             try:
-                return call()
+                return call(*arguments)
             finally:
                 self._library.edgedec_pass_end(self._handle)
 

@@ -109,7 +109,7 @@ class Machine:
             finally:
                 self._inputs = None
 
-        return self._pool.run(call, self._program.handle)
+        return self._pool.run(call, program=self._program.handle)
 
     def stop(self, inputs: Sequence[Any]) -> None:
         """Ends the pass over ``inputs``, if it is under way, between two nodes of its graph."""

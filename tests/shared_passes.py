@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,7 +48,7 @@ def check_random_mixes(
         asked = [_random_pass(rng, twin.shared, with_mtp) for twin in chosen]
         found = compute(asked)
         for twin, wanted, rows in zip(chosen, asked, found, strict=True):
-            same = replace(wanted, sequence=twin.alone)
+            same = wanted._replace(sequence=twin.alone)
             check_same(rows, twin.alone.run(same))
             _go_on(rng, twin, wanted.tree)
         if rng.random() < 0.2:  # a text is cancelled, and another one gets its place

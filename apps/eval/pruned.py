@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from edgedec.models.errors import ConfigError
@@ -33,7 +32,7 @@ class PrunedModel(FusedModel):
 
     def compute(self, passes: Sequence[Pass]) -> list[Rows]:
         """Returns the rows of passes without some layers."""
-        return super().compute([replace(wanted, layer_gates=self.gates) for wanted in passes])
+        return super().compute([wanted._replace(layer_gates=self.gates) for wanted in passes])
 
 
 def check_prunable(entry: ModelEntry) -> None:

@@ -25,7 +25,7 @@ from edgedec.models.kv_formats import kv_panels_of
 from edgedec.models.kv_sizes import kv_block_nbytes, kv_row_nbytes
 from edgedec.runtime.backends._encoder import SourceRows
 from edgedec.runtime.backends._graph_checks import check_recurrent_layers
-from edgedec.runtime.backends._kv_cache import Array, PanelArena, Places
+from edgedec.runtime.backends._kv_cache import Array, PanelArena
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.backends._recurrent import RecurrentState
@@ -33,7 +33,7 @@ from edgedec.runtime.backends.trust import check_trusted
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
-from edgedec.runtime.sequences.rows import MtpRows, Rows
+from edgedec.runtime.sequences.rows import Float32, MtpRows, Rows
 from edgedec.runtime.sequences.state import KVRows
 from edgedec.runtime.sequences.token_tree import TokenTree
 
@@ -76,13 +76,9 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
         _warn_of_slow_kernels()
         super().__init__(graph)
         self._arenas: WeakSet[LayerArenas] = WeakSet()
-        self._placed: dict[Affinity, T] = {}
+        self._placed: dict[Affinity | None, tuple[Affinity, T]] = {}  # None: the model's own
         self._shared_runs: WeakKeyDictionary[PanelArena, R] = WeakKeyDictionary()
-        self._is_closed = False
-
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
+        self.is_closed = False
 
     def placed(self, cores: Affinity | None) -> tuple[Affinity, T]:
         """Returns what runs passes on ``cores``, on the model's own when None, and which those are.
@@ -90,13 +86,15 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
         Raises:
             SessionError: The model is closed.
         """
-        if self._is_closed:
-            raise SessionError("the model is closed: load the bundle again")
-        cores = cores or self.affinity
         placed = self._placed.get(cores)
-        if placed is None:
-            placed = self._placed[cores] = self._place(cores, len(cores.processors))
-        return cores, placed
+        if placed is not None:
+            return placed
+        if self.is_closed:
+            raise SessionError("the model is closed: load the bundle again")
+        if cores is None or cores == self.affinity:
+            return self._placed[None]
+        placed = self._placed[cores] = cores, self._place(cores, len(cores.processors))
+        return placed
 
     def new_caches(self, context: int) -> LayerCaches:
         """Returns room for a text, among others of the same context if any."""
@@ -110,7 +108,7 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
     def compute(self, passes: Sequence[Pass]) -> list[Rows]:
         """Returns the rows of each pass; those that can be are computed as one. See `Model`."""
         if len(passes) == 1:
-            return super().compute(passes)
+            return [passes[0].sequence.state.run(passes[0])]
         groups: dict[object, list[int]] = {}
         for i, wanted in enumerate(passes):
             groups.setdefault(_kind(wanted) or i, []).append(i)
@@ -141,7 +139,7 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
 
     def close(self) -> None:
         """Releases the graph."""
-        self._is_closed = True
+        self.is_closed = True
         self._placed.clear()
 
     def _place(self, cores: Affinity, threads: int) -> T:
@@ -244,38 +242,34 @@ class InPlaceKVCache(Generic[R]):
 
     def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows; see `Runs`."""
-        self._begin(wanted)
+        has_closed = wanted.layer_gates is not None or wanted.layers is not None
+        if has_closed or self._has_closed:
+            self._has_closed = has_closed
+            self._set_gates(wanted)
+        if wanted.entry is not None:
+            self._check_entry(wanted, wanted.entry)
+        if self.recurrent is None:
+            return self._runs.run((wanted,))
+        self.recurrent.begin(wanted.n_past, wanted.tree)
         rows = self._runs.run((wanted,))
-        if self.recurrent is not None:
-            self.recurrent.finish(wanted.n_past)
+        self.recurrent.finish(wanted.n_past)
         return rows
 
     def _bind_anew(self) -> None:
         """Forgets what refers to arrays of `shared_inputs`, which are others now."""
         self._runs = self._model.new_runs(self.shared_inputs)
 
-    def _begin(self, wanted: Pass) -> None:
-        """Opens the gates of the sub-layers that run, and checks given hidden states.
-
-        Raises:
-            SessionError: These are not as wide as the model's.
-        """
-        if self.recurrent is not None:
-            self.recurrent.begin(wanted.n_past, wanted.tree)
-        was_closed = self._has_closed
-        self._has_closed = wanted.layer_gates is not None or wanted.layers is not None
-        if was_closed or self._has_closed:
-            self._set_gates(wanted)
-        if wanted.entry is None:
-            return
+    def _check_entry(self, wanted: Pass, entry: Float32) -> None:
+        """Raises a SessionError unless the hidden states of a pass are as wide as the model's."""
         expected = (len(wanted.tree) - wanted.n_known, self._model.config.hidden_size)
-        if wanted.entry.shape != expected:
+        if entry.shape != expected:
             raise SessionError(
-                f"the hidden states have the shape {wanted.entry.shape}, expected {expected}: a "
+                f"the hidden states have the shape {entry.shape}, expected {expected}: a "
                 "row of the model's width for each token of the pass"
             )
 
     def _set_gates(self, wanted: Pass) -> None:
+        """Opens the gates of the sub-layers that run."""
         self._layer_gates[:] = 1 if wanted.layer_gates is None else np.bool_(wanted.layer_gates)
         if wanted.layers is not None:
             self._layer_gates[: 2 * wanted.layers.start] = 0
@@ -301,11 +295,6 @@ def caches_of(wanted: Pass) -> LayerCaches:
     state = wanted.sequence.state
     assert isinstance(state, InPlaceKVCache)
     return state.caches
-
-
-def places_of(passes: Sequence[Pass]) -> list[tuple[Places, Places]]:
-    """Returns where the rows of each sequence are in the arenas."""
-    return [caches_of(wanted).places for wanted in passes]
 
 
 def shared_inputs(

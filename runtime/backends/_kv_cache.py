@@ -18,8 +18,15 @@ from edgedec.runtime.sequences.state import KVRows
 from edgedec.system.memory import discard_pages, memory_bytes, zeroed_pages
 
 Array = npt.NDArray[Any]
-Places = tuple[tuple[int, int], ...]
-"""Where a text's panels are in an arena, in order: the first of some, and how many follow it."""
+Places = tuple[int, ...]
+"""Where a text's panels are in an arena, in order: the first of some, and how many follow it.
+
+In the form of `SEQUENCES`, whose rows begin with the counts of a text. `_MORE_PLACES` is what all
+but the first have in place of counts.
+"""
+
+_MORE_PLACES = -1, 0, 0
+"""The row goes on with the text of the row before it."""
 
 
 class PanelArena:
@@ -94,10 +101,11 @@ class PanelKVCache:
         """Learns where the text's panels are: in the last slot those that are written."""
         n_panels, starts = self.arena.slot_panels, [0, *(run.stop for run in runs[:-1])]
         self._slot_runs = tuple(runs)
-        self.places: Places = tuple(
+        places = [
             (run.slot * n_panels + start, run.stop - start)
             for run, start in zip(runs, starts, strict=True)
-        )
+        ]
+        self.places: Places = sum(((*_MORE_PLACES, *more) for more in places[1:]), places[0])
         first = runs[-1].slot * n_panels
         own = slice(first, first + n_panels)
         self._panels = {name: panels[:, :, own] for name, panels in self.arena.panels.items()}

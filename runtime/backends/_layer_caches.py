@@ -95,10 +95,11 @@ class LayerCaches:
     def __init__(self, arenas: LayerArenas, text: Text) -> None:
         self._arenas = arenas
         self._slots = text.whole
+        self.places: tuple[Places, Places] = (), ()  # in each of `arenas`
         self.look_back = arenas.config.look_back if arenas.layout.ring_layers else 0
         self.whole = PanelKVCache(arenas.whole)
-        self.whole.lie_in(text.whole.runs)
         self.ring = PanelKVCache(arenas.ring, text.number)
+        self._lie()
         self._first = 0  # token from which on the ring has all rows
         self._stop = 0  # tokens whose rows it had at most
         self._release = finalize(self, arenas.give_back, text)
@@ -122,11 +123,6 @@ class LayerCaches:
         """Where the rows are; texts of the same may share a pass."""
         return self.whole.arena, self.ring.arena
 
-    @property
-    def places(self) -> tuple[Places, Places]:
-        """Where the rows are in each of `arenas`."""
-        return self.whole.places, self.ring.places
-
     def close(self) -> None:
         """Gives the room back; the rows are gone."""
         self._release()
@@ -145,13 +141,17 @@ class LayerCaches:
 
         Returns whether the arrays are others now.
         """
+        if self._slots.keep(n_kept):
+            self._lie()
+        if not self.ring.n_layers:
+            return False
         n_needed = stop - max(0, n_kept - self.look_back)
-        has_grown = self.ring.n_layers > 0 and n_needed > self.ring.n_rows
+        has_grown = n_needed > self.ring.n_rows
         if has_grown:
             old, n_rows = self.ring, max(n_needed, 2 * self.ring.n_rows)
             self.ring = PanelKVCache(self._arenas.make_ring(n_rows))
             self.ring.load_rows(self._first, old.rows(self._first, self._stop))
-        self._keep(n_kept)
+            self._lie()
         self._note(stop)
         return has_grown
 
@@ -171,13 +171,13 @@ class LayerCaches:
             self.ring.load_rows(first, other.ring.rows(first, n_tokens))
             self._first, self._stop = first, n_tokens
         self._slots.share(other._slots, n_tokens)
-        self.whole.lie_in(self._slots.runs)
+        self._lie()
         return True
 
-    def _keep(self, n_tokens: int) -> None:
-        """Makes sure that nobody else has rows behind the first tokens: they are written next."""
-        if self._slots.keep(n_tokens):
-            self.whole.lie_in(self._slots.runs)
+    def _lie(self) -> None:
+        """Learns where the rows are from now on."""
+        self.whole.lie_in(self._slots.runs)
+        self.places = self.whole.places, self.ring.places
 
     def truncate(self, n_tokens: int) -> None:
         """Learns that only the first ``n_tokens`` are left."""
@@ -205,7 +205,8 @@ class LayerCaches:
     def load_rows(self, start: int, stop: int, kv_rows: KVRows) -> None:
         """Puts rows as `rows` returns them in place; they end at token ``stop``."""
         if self.whole.n_layers:
-            self._keep(start)
+            if self._slots.keep(start):
+                self._lie()
             self.whole.load_rows(start, kv_rows)
         if not self.ring.n_layers:
             return
@@ -220,7 +221,5 @@ class LayerCaches:
 
     def _note(self, stop: int) -> None:
         """Learns that rows up to ``stop`` are written, over the oldest."""
-        if not self.ring.n_layers:
-            return
         self._stop = max(self._stop, stop)
         self._first = max(self._first, self._stop - self.ring.n_rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -21,8 +22,8 @@ from edgedec.models.graph import (
     SEQUENCE_FIELDS,
     SEQUENCES,
     SOURCES,
+    Capabilities,
 )
-from edgedec.runtime.backends._kv_cache import Places
 from edgedec.runtime.sequences.passes import Pass
 
 
@@ -41,65 +42,71 @@ class PassShape(NamedTuple):
     has_logits: bool
     hidden: tuple[tuple[int, int], ...]
     is_entered: bool
-    n_mtp: int = 0
-    n_sequences: int = 1
-    n_places: int = 1
-
-    @classmethod
-    def of(
-        cls,
-        passes: Sequence[Pass],
-        has_logits: bool,
-        n_layers: int,
-        places: Sequence[tuple[Places, Places]] = (),
-    ) -> PassShape:
-        """Returns the shape of passes that run as one over a graph of ``n_layers``.
-
-        Those of several sequences run all layers. places: of each sequence; see `PassArrays.fill`.
-        """
-        first = passes[0]
-        stop = n_layers if first.layers is None else first.layers.stop
-        layers: Iterable[int] = first.hidden_layers
-        if len(passes) > 1:
-            layers = dict.fromkeys(layer for p in passes for layer in p.hidden_layers)
-        # Closed gates pass on what the last layer that runs leaves.
-        hidden = tuple([(i, n_layers if i == stop else i) for i in layers]) if layers else ()
-        n_nodes = n_known = n_rows = n_mtp = n_places = 0
-        for wanted in passes:
-            n_nodes += len(wanted.tree.tokens)
-            n_known += wanted.n_known
-            n_rows += len(wanted.logit_rows)
-            n_mtp += len(wanted.logit_rows) if wanted.with_mtp else 0
-        for whole, _ in places:
-            n_places += len(whole)
-        return cls(
-            n_nodes - n_known,
-            n_nodes,
-            n_rows,
-            has_logits,
-            hidden,
-            first.entry is not None,
-            n_mtp,
-            len(passes),
-            n_places or 1,
-        )
+    n_mtp: int
+    n_sequences: int
+    n_places: int
 
 
-_MORE_PLACES = -1, 0, 0
-"""Instead of counts: the place goes on with the sequence before."""
+def gathered(
+    passes: Sequence[Pass], n_layers: int, can: Capabilities, has_places: bool = True
+) -> tuple[PassShape, list[int]]:
+    """Returns the shape of passes that run as one over a graph, and the integers of its inputs.
+
+    Those of several sequences run all layers.
+
+    n_layers, can: of the graph. has_places: it is stated where the rows of `LayerCaches` are.
+    """
+    ids: list[int] = []
+    positions: list[int] = []
+    parents: list[int] = []
+    rows: list[int] = []
+    mtp_rows: list[int] = []
+    whole: list[int] = []
+    rings: list[int] = []
+    has_logits, has_hidden = not can.row_stats, False
+    for wanted in passes:
+        tree, n_known, n_past = wanted.tree, wanted.n_known, wanted.n_past
+        asked, n_before = wanted.logit_rows, len(positions) - n_known
+        if wanted.with_mtp:
+            mtp_rows += range(len(rows), len(rows) + len(asked))
+        if wanted.with_logits:
+            has_logits = True
+        if wanted.hidden_layers:
+            has_hidden = True
+        if wanted.entry is None:
+            ids += tree.tokens[n_known:]
+        positions += tree.positions(n_past)[n_known:]
+        parents += tree.parents
+        rows += [n_before + row for row in asked] if n_before else asked
+        if has_places:
+            in_whole, in_ring = wanted.sequence.state.caches.places
+            counts = n_past, len(tree.tokens) - n_known, len(tree.tokens)
+            whole += counts + in_whole
+            rings += counts + in_ring
+    hidden = _hidden(passes, n_layers) if has_hidden else ()
+    shape = PassShape(
+        len(positions),
+        len(parents),
+        len(rows),
+        has_logits,
+        hidden,
+        passes[0].entry is not None,
+        len(mtp_rows),
+        len(passes),
+        len(whole) // SEQUENCE_FIELDS,
+    )
+    sources = [wanted.sequence.n_source for wanted in passes] if can.sources else ()
+    return shape, [*ids, *positions, *parents, *whole, *rings, *rows, *mtp_rows, *sources]
 
 
-class _Numbers:
-    """An array of int64 that is written between all passes, when little of NumPy is in caches."""
-
-    def __init__(self, *shape: int) -> None:
-        self.array = np.zeros(shape, np.int64)
-        self._view = self.array.reshape(-1).data
-        self._format = Struct(f"{self.array.size}q")
-
-    def write(self, *numbers: int) -> None:
-        """Replaces all."""
-        self._format.pack_into(self._view, 0, *numbers)
+def _hidden(passes: Sequence[Pass], n_layers: int) -> tuple[tuple[int, int], ...]:
+    """Returns the layers whose hidden states are wanted, each with the layer of its port."""
+    layers: Iterable[int] = passes[0].hidden_layers
+    if len(passes) > 1:
+        layers = dict.fromkeys(layer for wanted in passes for layer in wanted.hidden_layers)
+    # Closed gates pass on what the last layer that runs leaves.
+    stop = n_layers if passes[0].layers is None else passes[0].layers.stop
+    return tuple((i, n_layers if i == stop else i) for i in layers)
 
 
 class PassArrays:
@@ -109,89 +116,60 @@ class PassArrays:
         self, shape: PassShape, hidden_size: int, n_features: int = 0, has_sources: bool = False
     ) -> None:
         n_entered = shape.n_new if shape.is_entered else 0
-        self._ids = _Numbers(1, shape.n_new - n_entered)
+        n_rings = shape.n_sequences if shape.n_places else 0
+        # In the order of `gathered`: between passes little of NumPy is in caches, so that all
+        # integers are written at once.
+        sizes: dict[str, tuple[int, ...]] = {
+            INPUT_IDS: (1, shape.n_new - n_entered),
+            POSITION_IDS: (1, shape.n_new),
+            PARENTS: (1, shape.n_nodes),
+            SEQUENCES: (shape.n_places, SEQUENCE_FIELDS),
+            RING_SEQUENCES: (n_rings, SEQUENCE_FIELDS),
+            LOGIT_ROWS: (shape.n_rows,),
+            MTP_ROWS: (shape.n_mtp,),
+        }
+        if has_sources:
+            sizes[SOURCES] = (shape.n_sequences,)
+        self._integers = _Integers(sizes)
         self._entry = np.zeros((1, n_entered, hidden_size), np.float32)
         self._features = np.zeros((1, shape.n_new, n_features), np.float32)
-        self._positions = _Numbers(1, shape.n_new)
-        self._parents = _Numbers(1, shape.n_nodes)
-        self._sequences = _Numbers(shape.n_places, SEQUENCE_FIELDS)
-        self._ring_sequences = _Numbers(shape.n_sequences, SEQUENCE_FIELDS)
-        self._logit_rows = _Numbers(shape.n_rows)
-        self._mtp_rows = _Numbers(shape.n_mtp)
-        self._sources = _Numbers(shape.n_sequences) if has_sources else None
 
     def by_port(self) -> dict[str, npt.NDArray[Any]]:
         """Returns the array of each input."""
-        optional: dict[str, npt.NDArray[Any]] = {}
-        if self._features.size:
-            optional[FEATURES] = self._features
-        if self._sources is not None:
-            optional[SOURCES] = self._sources.array
-        return optional | {
-            INPUT_IDS: self._ids.array,
-            ENTRY: self._entry,
-            POSITION_IDS: self._positions.array,
-            PARENTS: self._parents.array,
-            SEQUENCES: self._sequences.array,
-            RING_SEQUENCES: self._ring_sequences.array,
-            LOGIT_ROWS: self._logit_rows.array,
-            MTP_ROWS: self._mtp_rows.array,
-        }
+        features = {FEATURES: self._features} if self._features.size else {}
+        return {**self._integers.arrays, ENTRY: self._entry, **features}
 
-    def fill(self, passes: Sequence[Pass], places: Sequence[tuple[Places, Places]] = ()) -> None:
-        """Writes the inputs of passes. places: of each sequence, in the KV cache and in rings."""
-        ids: list[int] = []
-        positions: list[int] = []
-        parents: list[int] = []
-        rows: list[int] = []
-        mtp_rows: list[int] = []
-        for wanted in passes:
-            tree, n_known, n_past = wanted.tree, wanted.n_known, wanted.n_past
-            if self._features.size:
-                here = slice(len(positions), len(positions) + len(tree.tokens) - n_known)
-                self._features[0, here] = 0 if wanted.features is None else wanted.features
-            if wanted.with_mtp:
-                mtp_rows += range(len(rows), len(rows) + len(wanted.logit_rows))
-            n_before = len(positions) - n_known
-            rows += [n_before + row for row in wanted.logit_rows]
-            ids += tree.tokens[n_known:]
-            positions += tree.positions(n_past)[n_known:]
-            parents += tree.parents
+    def fill(self, passes: Sequence[Pass], integers: Sequence[int]) -> None:
+        """Writes the inputs of passes. integers: what `gathered` returns of them."""
+        self._integers.format.pack_into(self._integers.memory, 0, *integers)
         if passes[0].entry is not None:
             self._entry[0] = passes[0].entry
-        else:
-            self._ids.write(*ids)
-        self._positions.write(*positions)
-        self._parents.write(*parents)
-        self._logit_rows.write(*rows)
-        if mtp_rows:
-            self._mtp_rows.write(*mtp_rows)
-        if places:
-            self._fill_sequences(passes, places)
-
-    def _fill_sequences(
-        self, passes: Sequence[Pass], places: Sequence[tuple[Places, Places]]
-    ) -> None:
-        whole: list[int] = []
-        rings: list[int] = []
-        for wanted, (whole_places, ring_places) in zip(passes, places, strict=True):
-            n_nodes = len(wanted.tree.tokens)
-            counts = wanted.n_past, n_nodes - wanted.n_known, n_nodes
-            whole += stated_places(counts, whole_places)
-            rings += stated_places(counts, ring_places)
-        if self._sources is not None:
-            self._sources.write(*(wanted.sequence.n_source for wanted in passes))
-        self._sequences.write(*whole)
-        self._ring_sequences.write(*rings)
+        if self._features.size:
+            n_before = 0
+            for wanted in passes:
+                n_behind = n_before + wanted.n_rows
+                features = 0 if wanted.features is None else wanted.features
+                self._features[0, n_before:n_behind] = features
+                n_before = n_behind
 
 
-def stated_places(counts: tuple[int, int, int], places: Places) -> list[int]:
-    """Returns the rows of `SEQUENCES` of one sequence, one behind the other.
+_ALIGNED = 2
+"""Integers, of 8 bytes each: where an array begins, as if it had memory of its own."""
 
-    counts: committed tokens, rows, and nodes.
-    """
-    first, *rest = places
-    stated = [*counts, *first]
-    for place in rest:
-        stated += (*_MORE_PLACES, *place)
-    return stated
+
+class _Integers:
+    """Arrays of int64 by name, one behind the other: ``format`` writes all into ``memory``."""
+
+    def __init__(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
+        counts = [prod(size) for size in sizes.values()]
+        padded = [count + -count % _ALIGNED for count in counts]
+        memory = np.zeros(sum(padded), np.int64)
+        self.arrays: dict[str, npt.NDArray[np.int64]] = {}
+        start = 0
+        for (name, size), count, step in zip(sizes.items(), counts, padded, strict=True):
+            self.arrays[name] = memory[start : start + count].reshape(size)
+            start += step
+        self.memory = memory.data
+        self.format = Struct(
+            "".join(f"{n}q{8 * (all_ - n)}x" for n, all_ in zip(counts, padded, strict=True))
+        )

@@ -41,7 +41,7 @@ class Slots:
         self.lock = RLock()  # texts are closed wherever the last reference to them ends
         self._free = list(reversed(range(n_slots)))
         self._owned: set[int] = set()
-        self._readers: dict[int, dict[int, int]] = {}  # slot -> text -> panels
+        self.readers: dict[int, dict[int, int]] = {}  # slot -> text -> panels
 
     def take(self) -> int:
         """Returns a free slot, which is the caller's."""
@@ -56,16 +56,21 @@ class Slots:
 
     def read(self, slot: int, text: int, n_panels: int) -> None:
         """Learns that ``text`` reads the first panels of a slot that is not its own."""
-        self._readers.setdefault(slot, {})[text] = n_panels
+        self.readers.setdefault(slot, {})[text] = n_panels
 
     def unread(self, slot: int, text: int) -> None:
         """Learns that ``text`` reads a slot no longer."""
-        if self._readers.get(slot, {}).pop(text, None) is not None and slot not in self._owned:
+        readers = self.readers.get(slot, {})
+        if readers.pop(text, None) is None:
+            return
+        if not readers:
+            del self.readers[slot]
+        if slot not in self._owned:
             self._tidy(slot)
 
     def n_read(self, slot: int) -> int:
         """Returns how many of the first panels of a slot are read by others than its owner."""
-        return max(self._readers.get(slot, {}).values(), default=0)
+        return max(self.readers.get(slot, {}).values(), default=0)
 
     def _tidy(self, slot: int) -> None:
         n_read = self.n_read(slot)
@@ -104,6 +109,8 @@ class TextSlots:
 
         Returns whether anything changed.
         """
+        if len(self.runs) == 1 and self._own not in self._slots.readers:
+            return False
         n_panels = n_tokens // KV_PANEL
         n_before = self.runs[-2].stop if len(self.runs) > 1 else 0
         if n_before <= n_panels and self._slots.n_read(self._own) <= n_panels:

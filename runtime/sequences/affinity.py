@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 from edgedec.models.errors import ConfigError
 from edgedec.system.processors import allowed_processors, held_on
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,9 @@ class Affinity:
 
     def held(self) -> AbstractContextManager[None]:
         """Keeps the calling thread on its processor, where the system offers that."""
-        return held_on(self.processors[0]) if self.processors else _FREE
+        return held_on(self.processors[0]) if self.processors else nullcontext()
 
-
-_FREE = nullcontext()
+    def run(self, call: Callable[..., T], *arguments: object) -> T:
+        """Returns what ``call`` returns, while the calling thread is kept on its processor."""
+        with self.held():
+            return call(*arguments)

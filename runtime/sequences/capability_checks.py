@@ -14,6 +14,7 @@ def check_capabilities(wanted: Pass) -> None:
     """Raises a SessionError where the graph cannot."""
     can, gates = wanted.sequence.model.capabilities, wanted.layer_gates
     _check_layers(wanted, can)
+    _check_kind(wanted.tree, can)
     if not (can.trees or can.blocks or wanted.tree.is_chain):
         raise SessionError(
             "this bundle's graph cannot run a tree of drafts: use a chain, or export with "
@@ -72,7 +73,7 @@ def _check_layers(wanted: Pass, can: Capabilities) -> None:
         raise SessionError("a pass from the first layer skips no tokens: n_skipped is 0")
 
 
-def check_kind(tree: TokenTree, can: Capabilities) -> None:
+def _check_kind(tree: TokenTree, can: Capabilities) -> None:
     """Raises a SessionError unless tokens of a pass see those that rows of the graph see."""
     if can.blocks != tree.is_block:
         raise SessionError(
@@ -98,16 +99,16 @@ def check_way(tree: TokenTree, path: Sequence[int]) -> None:
 
     Through a block any way is one that meets no token twice.
     """
-    if tree.is_block:
+    if tree.places:
         if len(set(path)) < len(path) or not set(path) <= set(range(len(tree))):
             raise SessionError(
                 f"path {list(path)} names a token twice, or one that the block of {len(tree)} "
                 "tokens does not have"
             )
         return
-    previous = -1
+    previous, parents = -1, tree.parents
     for i in path:
-        if not 0 <= i < len(tree) or tree.parents[i] != previous:
+        if not 0 <= i < len(parents) or parents[i] != previous:
             raise SessionError(
                 f"path {list(path)} is no way down the tree of the last pass: token {i} "
                 f"does not hang on {previous}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from weakref import WeakKeyDictionary
+from typing import Protocol
+from weakref import WeakSet
 
 LONG_PASS = 16
 """Rows from which on a pass reads a text, rather than writes it."""
@@ -13,10 +14,19 @@ LONG_PASS = 16
 GAP = 3.0
 """Passes of texts being written that one which also reads a prompt may take."""
 
+NEVER_S = -math.inf
+"""When a text was last written that is not being written."""
+
 _MEMORY_S = 2.0
 """For so long a text counts as being written after its latest pass, if nobody says otherwise."""
 
 _RATE = 0.3
+
+
+class Writer(Protocol):
+    """A text that passes write. written_s: when its latest short pass ended."""
+
+    written_s: float
 
 
 class PassTimes:
@@ -25,31 +35,40 @@ class PassTimes:
     def __init__(self) -> None:
         self._short_ms = 0.0  # of a pass that only writes
         self._row_ms = 0.0  # of a row of a long one
-        self._written: WeakKeyDictionary[object, float] = WeakKeyDictionary()
+        self._texts: WeakSet[Writer] = WeakSet()
 
-    def note(self, computed: Sequence[tuple[object, int]], ms: float) -> None:
-        """Learns what a run took. computed: sequences, and how many rows of each."""
-        sizes = [size for _, size in computed]
-        now_s = time.perf_counter()
-        for sequence, size in computed:
+    def join(self, text: Writer) -> None:
+        """Learns of a text whose passes take their turns with the others'."""
+        self._texts.add(text)
+
+    def note(self, computed: Sequence[tuple[Writer, int]], ms: float, ended_s: float) -> None:
+        """Learns what a run took, and when it ended.
+
+        computed: texts that joined, and how many rows of each.
+        """
+        n_rows, is_short = 0, True
+        for text, size in computed:
+            n_rows += size
             if size < LONG_PASS:
-                self._written[sequence] = now_s
-        if max(sizes) < LONG_PASS:
-            self._short_ms = _mean(self._short_ms, ms)
+                text.written_s = ended_s
+            else:
+                is_short = False
+        if is_short:
+            self._short_ms += (_RATE if self._short_ms else 1) * (ms - self._short_ms)
         else:
-            self._row_ms = _mean(self._row_ms, ms / sum(sizes))
+            self._row_ms += (_RATE if self._row_ms else 1) * (ms / n_rows - self._row_ms)
 
-    def forget(self, sequence: object) -> None:
+    def forget(self, text: Writer) -> None:
         """Learns that a text is written to its end."""
-        self._written.pop(sequence, None)
+        text.written_s = NEVER_S
 
-    def bound_ms(self, reader: object) -> float:
+    def bound_ms(self, reader: Writer) -> float:
         """Returns what a pass over a part of a prompt may take; infinity where nobody else writes.
 
         reader: whose prompt it is.
         """
         since_s = time.perf_counter() - _MEMORY_S
-        writes = any(at > since_s for other, at in self._written.items() if other is not reader)
+        writes = any(text.written_s > since_s for text in self._texts if text is not reader)
         return GAP * self._short_ms if writes and self._short_ms else math.inf
 
     def row_ms(self) -> float:
@@ -65,7 +84,3 @@ class PassTimes:
         if not (writes and self._short_ms and self._row_ms):
             return most
         return min(most, max(2 * LONG_PASS, int(GAP * self._short_ms / self._row_ms)))
-
-
-def _mean(before: float, latest: float) -> float:
-    return before + _RATE * (latest - before) if before else latest

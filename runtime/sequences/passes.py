@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.sequences.affinity import Affinity
@@ -50,8 +49,11 @@ class PassSequence(Protocol):
     def times(self) -> PassTimes:
         """What passes took of late, its own among them."""
 
+    written_s: float
+    """When it was last written; for `PassTimes`."""
+
     @property
-    def n_tokens(self) -> int:
+    def tokens(self) -> Sequence[int]:
         """Committed tokens."""
 
     @property
@@ -76,8 +78,7 @@ class PassSequence(Protocol):
         """Takes back what `begin` did."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(NamedTuple):
     """One pass of a model over a few tokens of one sequence. It commits nothing.
 
     logit_rows: indices into ``tree`` of the rows that are wanted, none below ``n_known``.
@@ -126,8 +127,8 @@ class Pass:
         """Tokens of the sequence before those of the pass."""
         sequence = self.sequence
         if self.layers is not None and self.layers.start:
-            return sequence.n_tokens + self.n_skipped
-        return sequence.n_tokens + len(sequence.partial)
+            return len(sequence.tokens) + self.n_skipped
+        return len(sequence.tokens) + len(sequence.partial)
 
 
 def compute(passes: Sequence[Pass]) -> list[Rows]:
@@ -138,11 +139,13 @@ def compute(passes: Sequence[Pass]) -> list[Rows]:
     """
     for wanted in passes:
         wanted.sequence.begin(wanted)
+    first = passes[0].sequence
     started_s = time.perf_counter()
-    found = passes[0].sequence.model.compute(passes)
-    ms = 1000 * (time.perf_counter() - started_s)
-    computed = [(wanted.sequence, wanted.n_rows) for wanted in passes]
-    passes[0].sequence.times.note(computed, ms)
+    found = first.model.compute(passes)
+    ended_s = time.perf_counter()
+    ms = 1000 * (ended_s - started_s)
+    computed = [(wanted.sequence, len(wanted.tree.tokens) - wanted.n_known) for wanted in passes]
+    first.times.note(computed, ms, ended_s)
     for wanted, rows in zip(passes, found, strict=True):
         rows.ms = ms
         wanted.sequence.finish(wanted)

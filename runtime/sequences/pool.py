@@ -44,7 +44,7 @@ class SequencePool:
         self._times = PassTimes()
         self._idle: list[TokenSequence] = []  # the one used last comes last
         self._lent: list[TokenSequence] = []
-        self._leaving: deque[tuple[TokenSequence, Iterator[None]]] = deque()
+        self.leaving: deque[tuple[TokenSequence, Iterator[None]]] = deque()
 
     @property
     def latest(self) -> TokenSequence:
@@ -98,7 +98,7 @@ class SequencePool:
     @property
     def sequences(self) -> tuple[TokenSequence, ...]:
         """All that hold a text, the one used last comes last."""
-        return (*(sequence for sequence, _ in self._leaving), *self._idle, *self._lent)
+        return (*(sequence for sequence, _ in self.leaving), *self._idle, *self._lent)
 
     def take_idle(self) -> TokenSequence:
         """Returns an idle sequence that nobody else has, the one used last; it stays idle."""
@@ -120,15 +120,15 @@ class SequencePool:
 
     def tidy(self) -> None:
         """Takes a step of dropping a sequence, if one is to be dropped."""
-        if self._leaving:
-            sequence, steps = self._leaving[0]
+        if self.leaving:
+            sequence, steps = self.leaving[0]
             if next(steps, self) is self:
-                self._leaving.popleft()
+                self.leaving.popleft()
                 sequence.close()
 
     def _drop(self, sequence: TokenSequence) -> None:
-        self._leaving.append((sequence, self._on_drop(sequence)))
-        while len(self._leaving) > _MAX_LEAVING:
+        self.leaving.append((sequence, self._on_drop(sequence)))
+        while len(self.leaving) > _MAX_LEAVING:
             self.tidy()
 
     def _n_kept(self, i: int, text: Sequence[int], group: str) -> int:
@@ -153,6 +153,6 @@ class SequencePool:
         self._lent.clear()
 
     def _close_leaving(self) -> None:
-        for sequence, _ in self._leaving:
+        for sequence, _ in self.leaving:
             sequence.close()
-        self._leaving.clear()
+        self.leaving.clear()

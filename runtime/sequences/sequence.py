@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from edgedec.models.errors import SessionError
 from edgedec.models.source_tokens import n_source
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.capability_checks import (
     check_capabilities,
-    check_kind,
     check_room,
     check_way,
 )
 from edgedec.runtime.sequences.model import KVPredictor, Model
-from edgedec.runtime.sequences.pass_times import PassTimes
+from edgedec.runtime.sequences.pass_times import NEVER_S, PassTimes
 from edgedec.runtime.sequences.passes import Pass, compute
 from edgedec.runtime.sequences.rows import Float32, Rows
 from edgedec.runtime.sequences.state import Layout, SessionState, check_continues, check_reach
@@ -24,8 +23,7 @@ from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.runtime.text.common_prefix import common_prefix
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """Where the rows of a pass are: tokens before them, and the layers computed by now.
 
     sees_predicted: its rows depend on predicted ones.
@@ -54,10 +52,14 @@ class TokenSequence:
         """
         self.model = model
         self.times = PassTimes() if times is None else times
+        self.times.join(self)
+        self.written_s = NEVER_S
         self.context = context
         self.row_ms = 0.0  # what a row of a long pass took of late; 0 while not known
         self.state = model.new_state(context)
+        self._layers = range(model.n_layers)
         self._tokens: list[int] = []
+        self.tokens: Sequence[int] = self._tokens  # those committed; not to be changed
         self._n_exact = sys.maxsize  # tokens before any whose rows are predictions for good
         self._partial: list[int] = []
         self._depth = 0  # layers of the partial tokens that are computed
@@ -70,11 +72,6 @@ class TokenSequence:
         self.group = ""  # of the request; other groups' texts learn nothing of this one
         self.cores: Affinity | None = None  # that passes run on; those of the model when None
         self._is_closed = False
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """The committed tokens; not to be changed."""
-        return self._tokens
 
     @property
     def n_tokens(self) -> int:
@@ -171,14 +168,13 @@ class TokenSequence:
     def begin(self, wanted: Pass) -> None:
         """Makes room for a pass that is about to be computed; a SessionError if it does not fit."""
         self._check_open()
-        check_kind(wanted.tree, self.model.capabilities)
-        place = self._place_of(wanted)
-        check_room(self.context, place.n_past, len(wanted.tree))
+        place, n_nodes = self._place_of(wanted), len(wanted.tree.tokens)
+        check_room(self.context, place.n_past, n_nodes)
         if wanted.n_known:
             self._check_known(wanted.tree, wanted.n_known, place)
         self._pending = None
         self._pending_place = place
-        self.state.reserve(len(self._tokens), place.n_past + len(wanted.tree))
+        self.state.reserve(len(self._tokens), place.n_past + n_nodes)
 
     def finish(self, wanted: Pass) -> None:
         """Takes the pass of the latest `begin` as pending: the model has computed it."""
@@ -195,7 +191,7 @@ class TokenSequence:
         """
         place = self._pending_place
         assert self._pending is not None
-        assert place.layers.stop < self.model.n_layers
+        assert place.layers.stop < self._layers.stop
         tree = self._pending.part(rows)
         self._pending = None
         self.state.commit(place.n_past, tree, rows)
@@ -206,12 +202,15 @@ class TokenSequence:
 
         is_approximate: the pass may have left sub-layers out; what follows is approximate.
         """
-        tree, place = self._check_path(path, is_approximate), self._pending_place
+        tree, place = self._pending, self._pending_place
+        if tree is None or self._is_pending_gated or place.sees_predicted:
+            tree = self._check_committable(is_approximate)
+        check_way(tree, path)
         self.state.commit(place.n_past, tree, path)
         self._pending = None
-        tokens = [tree.tokens[i] for i in path]
+        tokens = [*map(tree.tokens.__getitem__, path)]
         # Each of these is one step that no interrupt can split.
-        if place.layers.stop < self.model.n_layers:
+        if place.layers.stop < self._layers.stop:
             self._depth = place.layers.stop
             self._partial.extend(tokens)
             return
@@ -393,12 +392,12 @@ class TokenSequence:
         self.state.close()
 
     def _check_open(self) -> None:
-        if self.is_closed:
+        if self._is_closed or self.model.is_closed:
             raise SessionError("the model is closed: load the bundle again")
 
     def _place_of(self, wanted: Pass) -> _Place:
         """Returns where the rows of a pass are; raises a SessionError where they cannot be."""
-        layers = wanted.layers or range(self.model.n_layers)
+        layers = wanted.layers or self._layers
         if layers.start == 0:
             n_past = len(self._tokens) + len(self._partial)
             if self._partial and layers.stop != self._depth:
@@ -440,10 +439,9 @@ class TokenSequence:
         if not 0 < n_known < len(tree):
             raise SessionError(f"n_known is {n_known}, expected 0 to {len(tree) - 1}")
 
-    def _check_path(self, path: Sequence[int], is_approximate: bool) -> TokenTree:
-        """Returns the pending tree when ``path`` is a way down through it from the prefix."""
-        tree = self._pending
-        if tree is None:
+    def _check_committable(self, is_approximate: bool) -> TokenTree:
+        """Returns the pending tree; raises a SessionError where it cannot be committed."""
+        if self._pending is None:
             raise SessionError("commit needs a pass that was not committed yet; run one first")
         if self._is_pending_gated and not is_approximate:
             raise SessionError(
@@ -453,5 +451,4 @@ class TokenSequence:
             raise SessionError(
                 "the last pass looked at predicted rows: complete the tokens before it first"
             )
-        check_way(tree, path)
-        return tree
+        return self._pending

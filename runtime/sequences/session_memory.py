@@ -127,7 +127,8 @@ class SessionMemory:
     def tidy(self) -> None:
         """Takes a step of what is left to do for texts that are over; called between passes."""
         for pool in self._pools.values():
-            pool.tidy()
+            if pool.leaving:
+                pool.tidy()
 
     def _write_remembered(self, role: str, group: str, text: Sequence[int]) -> None:
         """Writes a text that the prefix cache knows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgedec.models.errors import SessionError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class TokenTree:
     """Tokens of one pass and what each hangs on. A chain is the special case.
 
@@ -22,28 +22,35 @@ class TokenTree:
     tokens: token ids, parents before children.
     parents: index within this pass of each token's parent; -1 hangs on the committed prefix.
     places: of a block, position of each token in the text; none of a tree, where depths decide.
+    depths: distance of each token from the committed prefix, 0 for its first followers.
     """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
-    places: tuple[int, ...] = ()
+    places: tuple[int, ...]
+    depths: tuple[int, ...] = field(compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        if not self.tokens:
+    def __init__(
+        self, tokens: tuple[int, ...], parents: tuple[int, ...], places: tuple[int, ...] = ()
+    ) -> None:
+        if not tokens:
             raise SessionError("a pass needs at least one token, got none")
-        if len(self.parents) != len(self.tokens):
+        if len(parents) != len(tokens):
             raise SessionError(
-                f"token tree has {len(self.tokens)} tokens and {len(self.parents)} parents, "
-                "expected as many of each"
+                f"token tree has {len(tokens)} tokens and {len(parents)} parents, expected as many "
+                "of each"
             )
-        if self.places and len(self.places) != len(self.tokens):
+        if places and len(places) != len(tokens):
             raise SessionError(
-                f"a block has {len(self.tokens)} tokens and {len(self.places)} places, expected as "
-                "many of each"
+                f"a block has {len(tokens)} tokens and {len(places)} places, expected as many of "
+                "each"
             )
-        for i, parent in enumerate(self.parents):
+        depths: list[int] = []
+        for i, parent in enumerate(parents):
             if not -1 <= parent < i:
                 raise SessionError(f"parent of token {i} is {parent}, expected -1 to {i - 1}")
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        vars(self).update(tokens=tokens, parents=parents, places=places, depths=tuple(depths))
 
     @classmethod
     def chain(cls, tokens: Sequence[int]) -> Self:
@@ -65,17 +72,9 @@ class TokenTree:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @cached_property
-    def depths(self) -> tuple[int, ...]:
-        """Distance of each token from the committed prefix, 0 for its first followers."""
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(depths[parent] + 1 if parent >= 0 else 0)
-        return tuple(depths)
-
     def positions(self, n_past: int) -> Sequence[int]:
         """Returns where in the text each token is, after ``n_past`` committed ones."""
-        return self.places or [n_past + depth for depth in self.depths]
+        return self.places or [*map(n_past.__add__, self.depths)]
 
     @property
     def is_block(self) -> bool:

@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
-from onnxruntime import IOBinding, OrtValue
+from onnxruntime import OrtValue
 
 from edgedec import kernels
 from edgedec.kernels.thread_pool import ThreadPool
@@ -17,12 +16,11 @@ from edgedec.runtime.backends._in_place import (
     InPlaceKVCache,
     InPlaceModel,
     check_kv_cache,
-    places_of,
 )
 from edgedec.runtime.backends._kv_cache import Array
 from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
-from edgedec.runtime.backends._pass_arrays import PassShape
+from edgedec.runtime.backends._pass_arrays import PassShape, gathered
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
@@ -39,10 +37,6 @@ class _Session:
         self.ort = open_graph(graph, 1, providers, kernels.library_path())
         self.pool = ThreadPool(threads, cores.processors)
 
-    def run(self, binding: IOBinding, options: onnxruntime.RunOptions) -> None:
-        """Runs a pass over what ``binding`` binds, after the one under way if any."""
-        self.pool.run(partial(self.ort.run_with_iobinding, binding, options))
-
 
 class FusedModel(InPlaceModel[_Session, "_Runs"]):
     """A `Model` over a fused graph."""
@@ -50,7 +44,8 @@ class FusedModel(InPlaceModel[_Session, "_Runs"]):
     def __init__(self, graph: GraphToRun) -> None:
         super().__init__(graph)
         self._graph = graph.path
-        session = self._placed[self.affinity] = self._place(self.affinity, graph.threads)
+        session = self._place(self.affinity, graph.threads)
+        self._placed[None] = self.affinity, session
         check_ports(graph.path, session.ort, self.contract, self.config)
         check_kv_cache(graph.path, self.contract, self.config)
 
@@ -68,7 +63,7 @@ class FusedModel(InPlaceModel[_Session, "_Runs"]):
 
     def close(self) -> None:
         """Releases the graph and its threads."""
-        for session in self._placed.values():
+        for _, session in self._placed.values():
             session.pool.close()
         super().close()
 
@@ -99,6 +94,7 @@ class _Runs:
 
     def __init__(self, model: FusedModel, shared_inputs: Mapping[str, Array]) -> None:
         self._model = model
+        self._can, self._n_layers = model.capabilities, model.n_layers
         self._runner = PassRunner()
         self._bindings: dict[tuple[_Session, PassShape], Binding] = {}
         self._logits = np.empty((0, model.config.n_logits), np.float32)
@@ -108,27 +104,22 @@ class _Runs:
 
     def run(self, passes: Sequence[Pass]) -> Rows:
         """Returns the asked rows of all passes. The next run of the same shape overwrites them."""
-        model = self._model
-        affinity, session = model.placed(passes[0].sequence.cores)
+        affinity, session = self._model.placed(passes[0].sequence.cores)
         session.pool.wake()
-        has_logits = any(p.with_logits for p in passes) or not model.capabilities.row_stats
-        places = places_of(passes)
-        shape = PassShape.of(passes, has_logits, model.n_layers, places)
-        binding = self._bound(session, shape)
-        binding.arrays.fill(passes, places)
-        with affinity.held():
-            self._runner.run(partial(session.run, binding.io))
+        shape, integers = gathered(passes, self._n_layers, self._can)
+        binding = self._bindings.get((session, shape)) or self._bind(session, shape)
+        binding.arrays.fill(passes, integers)
+        run = partial(session.pool.run, session.ort.run_with_iobinding, binding.io)
+        self._runner.run(partial(affinity.run, run) if affinity.processors else run)
         rows = binding.rows
         return Rows(rows.logits, rows.hidden, rows.row_stats, mtp=rows.mtp)
 
-    def _bound(self, session: _Session, shape: PassShape) -> Binding:
-        binding = self._bindings.get((session, shape))
-        if binding is not None:
-            return binding
+    def _bind(self, session: _Session, shape: PassShape) -> Binding:
+        """Returns arrays of a shape of pass that was not run before, bound to the graph."""
         n_copied = shape.n_rows if shape.has_logits else 0
         if n_copied > len(self._logits) or len(self._bindings) >= _MAX_BINDINGS:
             self._bindings.clear()  # they hold the old, smaller array
-        config, can = self._model.config, self._model.capabilities
+        config, can = self._model.config, self._can
         if n_copied > len(self._logits):
             self._logits = np.empty((n_copied, config.n_logits), np.float32)
         rows = empty_rows(shape, self._logits, config.hidden_size, can)

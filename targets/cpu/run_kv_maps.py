@@ -19,7 +19,6 @@ from edgedec.models.graph import (
 )
 from edgedec.models.kv_maps import HIDDEN, WRITTEN
 from edgedec.runtime.backends._ort import PassRunner, open_graph
-from edgedec.runtime.backends._pass_arrays import stated_places
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.rows import Float32
@@ -59,7 +58,7 @@ class FusedKVMaps:
         whole, ring = state.caches.places
         for name, places in ((SEQUENCES, whole), (RING_SEQUENCES, ring)):
             if name in self._ports:
-                stated = np.array(stated_places((start, n, n), places), np.int64)
+                stated = np.array((start, n, n, *places), np.int64)
                 inputs[name] = stated.reshape(-1, SEQUENCE_FIELDS)
         values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
         values |= state.panels

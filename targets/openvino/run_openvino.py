@@ -7,7 +7,6 @@ is, hidden from later passes by the attention bias, until there is much of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -111,7 +110,7 @@ class OpenVinoKVCache(WholeCache):
     def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass."""
         if not wanted.logit_rows:  # not all operators take arrays without rows
-            rows = self.run(replace(wanted, logit_rows=(len(wanted.tree) - 1,)))
+            rows = self.run(wanted._replace(logit_rows=(len(wanted.tree) - 1,)))
             return Rows(rows.logits[:0], rows.hidden, rows.stats.part(slice(0)))
         n_past = wanted.n_past
         if not wanted.n_known:

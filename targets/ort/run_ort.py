@@ -8,7 +8,6 @@ tokens beside it stay where they are, hidden from later passes, until there are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ from edgedec.models.graph import (
 from edgedec.runtime.backends._binding import empty_rows, output_arrays
 from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
-from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
+from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape, gathered
 from edgedec.runtime.backends._whole_cache import WholeCache
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
@@ -123,7 +122,7 @@ class OrtKVCache(WholeCache):
     def run(self, wanted: Pass) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass of the same sizes."""
         if not wanted.logit_rows:  # not all operators take arrays without rows
-            rows = self.run(replace(wanted, logit_rows=(len(wanted.tree) - 1,)))
+            rows = self.run(wanted._replace(logit_rows=(len(wanted.tree) - 1,)))
             return Rows(rows.logits[:0], rows.hidden, rows.stats.part(slice(0)))
         n_past = wanted.n_past
         self._gather_rows(n_past)
@@ -131,9 +130,9 @@ class OrtKVCache(WholeCache):
             # In a pass over a whole text the operator rotates row i to position i.
             self._first = self._end(n_past) or int(not wanted.tree.is_chain)
         model = self._model
-        with_logits = wanted.with_logits or not model.capabilities.row_stats
-        bound = self._bound(PassShape.of((wanted,), with_logits, model.n_layers))
-        bound.arrays.fill((wanted,))
+        shape, integers = gathered((wanted,), model.n_layers, model.capabilities, has_places=False)
+        bound = self._bound(shape)
+        bound.arrays.fill((wanted,), integers)
         if model.provider.memory != HOST:  # binding is what copies them there
             for name, value in bound.inputs.items():
                 bound.io.bind_ortvalue_input(name, value)

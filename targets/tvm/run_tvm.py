@@ -26,11 +26,10 @@ from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.backends._in_place import (
     InPlaceModel,
     check_kv_cache,
-    places_of,
 )
 from edgedec.runtime.backends._kv_cache import Array
 from edgedec.runtime.backends._model_facts import GraphToRun
-from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
+from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape, gathered
 from edgedec.runtime.backends.trust import check_trusted
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
@@ -48,7 +47,7 @@ class TvmModel(InPlaceModel[Machine, "_Runs"]):
         check_kv_cache(graph.path, self.contract, self.config)
         self._program = _open_program(graph.path)
         _check_ports(graph.path, self._program, self.contract)
-        self._placed[self.affinity] = self._place(self.affinity, graph.threads)
+        self._placed[None] = self.affinity, self._place(self.affinity, graph.threads)
 
     def new_runs(self, shared_inputs: Mapping[str, Array]) -> _Runs:
         """Returns what runs passes whose inputs of these names stay the same."""
@@ -56,7 +55,7 @@ class TvmModel(InPlaceModel[Machine, "_Runs"]):
 
     def close(self) -> None:
         """Releases the program and its threads."""
-        for machine in self._placed.values():
+        for _, machine in self._placed.values():
             machine.close()
         super().close()
         self._program.close()
@@ -82,12 +81,11 @@ class _Runs:
 
     def run(self, passes: Sequence[Pass]) -> Rows:
         """Returns the asked rows of all passes, in memory of their own."""
-        affinity, machine = self._model.placed(passes[0].sequence.cores)
-        has_logits = any(wanted.with_logits for wanted in passes)
-        places = places_of(passes)
-        shape = PassShape.of(passes, has_logits, self._model.n_layers, places)
+        model = self._model
+        affinity, machine = model.placed(passes[0].sequence.cores)
+        shape, integers = gathered(passes, model.n_layers, model.capabilities)
         arrays, inputs = self._inputs_of(shape)
-        arrays.fill(passes, places)
+        arrays.fill(passes, integers)
         with affinity.held():
             outputs = _Run(machine, inputs).outputs()
         return self._rows(outputs, shape)

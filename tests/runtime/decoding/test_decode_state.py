@@ -19,10 +19,10 @@ from ..conftest import ToySession
 from ..draft_toys import PROMPT, SAMPLINGS, VOCAB, ToyMask, bush
 
 
-def start(mask: ToyMask | None = None, **fields: Any) -> DecodeState:
+def start(mask: ToyMask | None = None, context: int = 256, **fields: Any) -> DecodeState:
     config = GenerationConfig(**fields)
     stops = frozenset(config.stop_token_ids)
-    return DecodeState.start(ToySession(VOCAB), PROMPT, config, stops, mask)
+    return DecodeState.start(ToySession(VOCAB, context), PROMPT, config, stops, mask)
 
 
 def chain(*tokens: int, kind: SiblingKind = SiblingKind.DETERMINISTIC) -> DraftTree:
@@ -73,7 +73,8 @@ def test_room_left() -> None:
     assert state.n_left == 5
     state.append(1)
     assert state.n_left == 4
-    state.sequence = ToySession(VOCAB, context=8)
+    state = start(max_new_tokens=5, context=8)
+    state.append(1)
     assert state.n_left == 2  # the last token needs no row of the KV cache
     assert len(state.tokens) == 7
 
