@@ -38,10 +38,14 @@ template <class Op>
 struct Instance {
   const OrtFunctions& ort;
   const Kernels& kernels;
+  uint64_t given;
   Op op;
 
   Instance(const OrtApi& api, const OrtKernelInfo* info)
-      : ort(functions_of(api)), kernels(usable_kernels()), op(OrtNode(ort, info)) {}
+      : ort(functions_of(api)),
+        kernels(usable_kernels()),
+        given(given_inputs(ort, info, std::size(Op::kPorts))),
+        op(OrtNode(ort, info)) {}
 };
 
 template <class Op>
@@ -53,8 +57,9 @@ OrtStatus* create_kernel(const OrtCustomOp*, const OrtApi* api, const OrtKernelI
 template <class Op>
 OrtStatus* compute_kernel(void* kernel, OrtKernelContext* context) {
   auto& instance = *static_cast<Instance<Op>*>(kernel);
-  return guarded(instance.ort, Op::kName,
-                 [&] { instance.op.compute(instance.kernels, OrtCall(instance.ort, context)); });
+  return guarded(instance.ort, Op::kName, [&] {
+    instance.op.compute(instance.kernels, OrtCall(instance.ort, context, instance.given));
+  });
 }
 
 /// Describes `Op` to ONNX Runtime: names, types, and the functions above.

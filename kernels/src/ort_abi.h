@@ -84,6 +84,7 @@ struct OrtFunctions {
   OrtStatus* (*get_input)(const OrtKernelContext*, size_t index, const OrtValue**);
   OrtStatus* (*get_output)(OrtKernelContext*, size_t index, const int64_t* dims, size_t n_dims,
                            OrtValue**);
+  OrtStatus* (*get_input_name)(const OrtKernelInfo*, size_t index, char* name, size_t* size);
   OrtStatus* (*get_constant_input)(const OrtKernelInfo*, size_t index, int* is_constant,
                                    const OrtValue**);
   OrtStatus* (*parallel_for)(const OrtKernelContext*, void (*fn)(void*, size_t), size_t total,
@@ -102,6 +103,7 @@ struct OrtFunctions {
     take(api, 163, get_attribute_int64s);
     take(api, 90, get_input);
     take(api, 91, get_output);
+    take(api, 232, get_input_name);
     take(api, 249, get_constant_input);
     take(api, 274, parallel_for);
   }

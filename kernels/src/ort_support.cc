@@ -70,7 +70,17 @@ Tensor OrtNode::constant(size_t index) const {
   return is_constant ? read_tensor(ort_, value) : Tensor{};
 }
 
+uint64_t given_inputs(const OrtFunctions& ort, const OrtKernelInfo* info, size_t n_inputs) {
+  uint64_t given = 0;
+  for (size_t i = 0; i < n_inputs; ++i) {
+    size_t size = 0;  // with the zero at the end; inputs that are left out have no name
+    if (is_done(ort, ort.get_input_name(info, i, nullptr, &size)) && size > 1) given |= uint64_t{1} << i;
+  }
+  return given;
+}
+
 Tensor OrtCall::input(size_t index) const {
+  if ((given_ >> index & 1) == 0) return Tensor{};
   const OrtValue* value = nullptr;
   check(ort_, ort_.get_input(context_, index, &value), "give access to an input");
   return read_tensor(ort_, value);

@@ -26,10 +26,15 @@ class OrtNode : public Node {
   const OrtKernelInfo* info_;
 };
 
+/// Returns which of the first inputs a node does not leave out: bit i for input i.
+uint64_t given_inputs(const OrtFunctions& ort, const OrtKernelInfo* info, size_t n_inputs);
+
 /// One call of a kernel; its threads are those of the pass, or else of the session.
 class OrtCall : public Call {
  public:
-  OrtCall(const OrtFunctions& ort, OrtKernelContext* context) : ort_(ort), context_(context) {}
+  /// given: see `given_inputs`. ONNX Runtime is not asked for others.
+  OrtCall(const OrtFunctions& ort, OrtKernelContext* context, uint64_t given)
+      : ort_(ort), context_(context), given_(given) {}
 
   Tensor input(size_t index) const override;
   void run(int64_t n, void (*fn)(void* user, int64_t i), void* user) const override;
@@ -40,6 +45,7 @@ class OrtCall : public Call {
 
   const OrtFunctions& ort_;
   OrtKernelContext* context_;
+  uint64_t given_;
 };
 
 }  // namespace edk
