@@ -32,13 +32,15 @@ class SignalWatch:
     """Turns the first signal into an exception that unwinds the program.
 
     While the program starts there is nothing to unwind, and imports that are broken off raise any
-    kind of error: it ends at once. While it unwinds, further signals are waited for.
+    kind of error: it ends at once. While it unwinds, further signals are waited for. An exception
+    that a destructor swallowed is raised again.
     """
 
     def __init__(self) -> None:
         self.is_started = False
         self._number: int | None = None
         self._since_s = 0.0
+        self._is_lost = False
         self._waiting: tuple[int, float] | None = None  # a signal, and since when
 
     @property
@@ -53,6 +55,7 @@ class SignalWatch:
                 signal.signal(number, self._on_signal)
         if sys.platform != "win32":
             signal.signal(signal.SIGALRM, self._on_alarm)
+        sys.unraisablehook = self._on_unraisable
 
     def end(self) -> None:
         """Lets nothing disturb the end of the program."""
@@ -65,18 +68,27 @@ class SignalWatch:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self.is_started:
             os._exit(128 + number)
-        if self._number is not None:
+        if self._number is not None and not self._is_lost:
             if time.monotonic() - self._since_s > PATIENCE_S:
                 os._exit(128 + number)
             return
         if _is_importing(frame) and self._can_wait(number):
             return
-        self._number, self._since_s = number, time.monotonic()
+        self._number, self._since_s, self._is_lost = number, time.monotonic(), False
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         if self._waiting is not None:
             self._on_signal(self._waiting[0], frame)
+
+    def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Has a signal come again whose exception was raised where none gets through."""
+        is_ours = isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit)
+        if self._number is None or not is_ours:
+            sys.__unraisablehook__(unraisable)
+            return
+        self._is_lost, self._waiting = True, (self._number, time.monotonic())
+        _come_again(self._number)
 
     def _can_wait(self, number: int) -> bool:
         """Has the signal come again soon, unless that went on for too long."""

@@ -62,6 +62,37 @@ def test_signals_at_the_start_are_silent(
     assert b"rror" not in err
 
 
+LOST = """
+import os, signal, sys, time
+from edgedec.system.signals import SignalWatch
+
+class Closing:
+    def __del__(self):
+        os.kill(os.getpid(), {number})
+        for _ in range(1000):
+            pass  # the handler runs here
+
+watch = SignalWatch()
+watch.start()
+watch.is_started = True
+try:
+    Closing()
+    time.sleep(60)
+except (KeyboardInterrupt, SystemExit):
+    watch.end()
+    sys.exit(watch.exit_code)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_destructor_is_silent_and_ends_the_program(number: signal.Signals) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOST.format(number=int(number))],
+        capture_output=True, check=False, timeout=50, preexec_fn=hear_signals,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (128 + number, b"")
+
+
 LATE = """
 import signal
 from edgedec.system.signals import SignalWatch
