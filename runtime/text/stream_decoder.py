@@ -23,6 +23,7 @@ class StreamDecoder:
         decode: Callable[[Sequence[int]], str],
         byte_values: Mapping[int, int],
         before: Sequence[int] = (),
+        is_bytewise: bool = False,
     ) -> None:
         """Makes a decoder.
 
@@ -31,9 +32,11 @@ class StreamDecoder:
             byte_values: Tokens that stand for one byte each, where others stand for characters.
             before: What the output goes on from. Without it the output is a text of its own, whose
                 opening blank some tokenizers leave out.
+            is_bytewise: The text of tokens is that of their bytes, one behind the other.
         """
         self._decode = decode
         self._byte_values = byte_values
+        self._is_bytewise = is_bytewise
         self._window = list(before[-_N_BEFORE:])  # of which the text is out
         self._shown = decode(self._window) if self._window else ""
         self._held: list[int] = []  # tokens since then
@@ -42,6 +45,11 @@ class StreamDecoder:
 
     def push(self, token: int) -> str:
         """Returns the text that ``token`` completes; may be empty."""
+        if self._is_bytewise and not self._held:
+            text = self._decode((token,))
+            if _INCOMPLETE not in text:  # whole characters, whatever comes before and behind
+                self._window, self._shown = [], ""
+                return text
         if (value := self._byte_values.get(token)) is not None:
             self._run.append(token)
             return self._bytes.decode(bytes([value]))

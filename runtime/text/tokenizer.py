@@ -76,7 +76,8 @@ class Tokenizer:
         )
         _mark_control_tokens(backend)
         self._decode: Callable[..., str] = backend.decode
-        if not isinstance(backend.decoder, ByteLevel):  # which takes any bytes: it cannot panic
+        self._is_bytewise = isinstance(backend.decoder, ByteLevel)
+        if not self._is_bytewise:  # others may panic: they do not take any bytes
             self._decode = panics_as(SessionError)(backend.decode)
         self._special = {
             token.content: token
@@ -192,7 +193,7 @@ class Tokenizer:
 
     def detokenizer(self, before: Sequence[int] = ()) -> StreamDecoder:
         """Returns a decoder of one output as its tokens appear; it goes on from ``before``."""
-        return StreamDecoder(self.decode, self._byte_values, before)
+        return StreamDecoder(self.decode, self._byte_values, before, self._is_bytewise)
 
     def hidden_in(self, texts: Sequence[str]) -> dict[int, str]:
         """Returns the special tokens that no text shows, of those that ``texts`` spell."""

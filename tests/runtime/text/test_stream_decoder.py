@@ -170,6 +170,40 @@ def test_control_tokens_of_all_families(mark: str) -> None:
     assert tokenizer.decode(tokenizer.encode(f"x{mark}y")) == f"x{mark}y"
 
 
+def bytewise(*pieces: bytes) -> tuple[Tokenizer, list[bytes]]:
+    """A byte-level tokenizer with a token for each byte, then ``pieces``, and what each spells."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    spelt = [Tokenizer(backend).spellings()[i] for i in range(256)]
+    letters = dict(zip(spelt, alphabet, strict=True))
+    names = ["".join(letters[bytes([value])] for value in piece) for piece in pieces]
+    vocabulary = {name: i for i, name in enumerate([*alphabet, *names])}
+    backend.model = models.BPE(vocabulary, [])
+    return Tokenizer(backend), [*map(bytes, spelt), *pieces]  # type: ignore[arg-type]
+
+
+CUT = "aé€😀".encode()
+BYTEWISE = bytewise(CUT[:4], CUT[4:8], CUT[2:4], b" the", "\ufffd".encode())
+
+
+@settings(deadline=None)
+@given(tokens=st.lists(st.sampled_from([*range(256, 261), *range(256)]), max_size=20))
+def test_text_in_bytes_is_that_of_all_bytes(tokens: list[int]) -> None:
+    tokenizer, spelt = BYTEWISE
+    whole = b"".join(spelt[token] for token in tokens).decode(errors="replace")
+    assert streamed(tokenizer, tokens) == whole
+
+
+def test_a_token_of_whole_characters_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, asked = BYTEWISE[0], []
+    monkeypatch.setattr(tokenizer, "decode", lambda ids: asked.append(tuple(ids)) or "x")
+    stream = tokenizer.detokenizer()
+    assert [stream.push(259) for _ in range(3)] == ["x"] * 3
+    assert asked == [(259,)] * 3
+
+
 @pytest.mark.parametrize("marks", INFILL_FORMATS)
 def test_every_family_of_infills_is_found(marks: tuple[str, str, str]) -> None:
     tokenizer = with_ordinary(*marks)
