@@ -18,8 +18,10 @@ torch = pytest.importorskip("torch", reason="needs the dev extra")
 pytest.importorskip("transformers", reason="needs the dev extra")
 
 from bidirectional_parity import MASK  # noqa: E402
-from family_parity import SIZES, TOKENIZER, transformers  # noqa: E402
+from family_parity import SIZES, transformers  # noqa: E402
 from llada_toy import save_as_llada  # noqa: E402
+
+from tests.parity.toy_parity import TOKENIZER  # noqa: E402
 
 pytestmark = pytest.mark.slow  # the file makes models first
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from family_parity import SIZES, TOKENIZER, TOKENS, transformers
+from family_parity import SIZES, TOKENS, transformers
 
 from edgedec.export.checkpoints import class_sizes
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields
 from edgedec.models.reference import ReferenceModel
+from tests.parity.toy_parity import TOKENIZER
 
 torch = pytest.importorskip("torch", reason="needs the dev extra")
 safetensors = pytest.importorskip("safetensors.torch", reason="needs the dev extra")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from family_parity import SIZES, TOKENIZER, TOKENS, Logits, Tensors, Toy, WholePassParity, torch
+from family_parity import SIZES, TOKENS, Logits, Tensors, Toy, WholePassParity, torch
 from safetensors.torch import save_file
 
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
@@ -21,6 +21,7 @@ from edgedec.models.config import LayerConfig, RopeScaling
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import gemma4
 from edgedec.models.fields import Fields
+from tests.parity.toy_parity import TOKENIZER
 
 pytestmark = pytest.mark.parity
 

@@ -20,17 +20,9 @@ from edgedec.export.quantising.calibration.norm_readers import norm_readers
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import nemotron_h
 from edgedec.models.fields import Fields
-from tests.parity.family_parity import (
-    SIZES,
-    TOKENIZER,
-    TOKENS,
-    Logits,
-    Tensors,
-    Toy,
-    torch,
-    unread_keys,
-)
+from tests.parity.family_parity import SIZES, TOKENS, Logits, Tensors, Toy, torch, unread_keys
 from tests.parity.recurrent_parity import RecurrentParity
+from tests.parity.toy_parity import TOKENIZER
 
 pytestmark = pytest.mark.parity
 

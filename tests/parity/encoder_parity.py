@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from edgedec import Engine, EngineOptions, GenerationConfig, SamplingConfig, load
@@ -20,19 +17,17 @@ from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
 from edgedec.export.verifying.verify import compare_logits
-from edgedec.kernels import has_library
 from edgedec.models.errors import ConfigError, SessionError, UnsupportedModelError
 from edgedec.models.reference import ReferenceModel
 from edgedec.models.source_tokens import source_tokens
 from edgedec.runtime.sequences.passes import Pass, compute
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
-from tests.parity.family_parity import MAX_GAP, TOKENIZER, same_bits
+from tests.parity.family_parity import MAX_GAP
+from tests.parity.toy_parity import Logits, RowParity, continued, export_entry, same_bits
 
 torch = pytest.importorskip("torch", reason="needs the dev extra")
 pytest.importorskip("transformers", reason="needs the dev extra")
-
-Logits = npt.NDArray[np.float32]
 
 VOCAB = 97
 SOURCE = [3, 80, 7, 7, 41, 5, 12, 66, 5, 91, 33, 8, 2, 60, 77, 19, 4, 4, 58, 30, 11, 95, 23, 1]
@@ -59,75 +54,25 @@ class Toy:
         return np.asarray(found.logits[0].numpy())
 
 
-class EncoderParity:
-    """Inherit from it as ``TestParity``.
+class EncoderParity(RowParity):
+    """Inherit from it as ``TestParity``."""
 
-    EXPECTED: fields of our config. REFUSED: keys of config.json with values that are not supported.
-    """
-
-    EXPECTED: ClassVar[dict[str, Any]] = {}
-    REFUSED: ClassVar[dict[str, Any]] = {}
+    TEXT = WRITTEN
 
     @classmethod
-    def make_model(cls) -> Any:
-        """Returns the model, its weights not yet drawn."""
-        raise NotImplementedError
-
-    @classmethod
-    def spread(cls, name: str) -> tuple[float, float]:
-        """Returns mean and standard deviation of what a weight is drawn from."""
-        if "norm" in name:
-            return 1.0, 0.3
-        return 0.0, 0.11
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def toy(cls, tmp_path_factory: pytest.TempPathFactory) -> Toy:
-        folder = tmp_path_factory.mktemp("encoder")
-        torch.manual_seed(3)
-        model = cls.make_model().eval()
-        model.config._attn_implementation = "eager"
-        for name, parameter in model.named_parameters():
-            mean, std = cls.spread(name)
-            torch.nn.init.normal_(parameter, mean=mean, std=std)
-        model.save_pretrained(folder)
-        (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    def make_toy(cls, model: Any, folder: Path) -> Toy:
         return Toy(model, folder)
 
-    @pytest.fixture(scope="class")
     @classmethod
-    def bundle(cls, toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """The fused bundle, 8-bit weights."""
-        if not has_library():
-            pytest.skip("the kernel library is not built")
-        path = tmp_path_factory.mktemp("fused") / "b"
-        export(ExportConfig(str(toy.folder), path, device_target="cpu", quantization="int8"))
-        return path
+    def begin(cls, sequence: TokenSequence) -> int:
+        """Reads the source."""
+        begin(sequence, SOURCE)
+        return len(SOURCE)
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def portable(cls, toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        path = tmp_path_factory.mktemp("portable") / "b"
-        export(ExportConfig(str(toy.folder), path, device_target="portable"))
-        return path
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def engine(cls, bundle: Path) -> Iterator[Engine]:
-        with load(bundle, EngineOptions(threads=2)) as engine:
-            yield engine
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def sequence(cls, engine: Engine) -> TokenSequence:
-        return engine.new_sequence()
-
-    def test_config(self, toy: Toy) -> None:
-        config = open_checkpoint(str(toy.folder)).config
-        assert {name: getattr(config, name) for name in self.EXPECTED} == self.EXPECTED
-        assert config.encoder is not None
-        assert config.encoder.is_encoder
-        assert type(config).from_dict(config.canonical()) == config
+    def test_the_encoder(self, toy: Toy) -> None:
+        encoder = open_checkpoint(str(toy.folder)).config.encoder
+        assert encoder is not None
+        assert encoder.is_encoder
 
     def test_reference(self, toy: Toy) -> None:
         reference = ReferenceModel(open_checkpoint(str(toy.folder)))
@@ -136,7 +81,7 @@ class EncoderParity:
         np.testing.assert_allclose(logits, toy.logits(SOURCE, WRITTEN), atol=1e-4)
 
     def test_portable(self, toy: Toy, portable: Path) -> None:
-        entry = manifest_entry(portable)
+        entry = export_entry(portable)
         runner = PortableRunner(portable / entry.graph, entry.config)
         runner.read_source(portable / str(entry.encoder), SOURCE)
         logits = runner.run(WRITTEN, range(-1, len(WRITTEN) - 1))
@@ -168,22 +113,6 @@ class EncoderParity:
             logits = sequence.forward(TokenTree.chain(WRITTEN), range(len(WRITTEN))).logits
             found = compare_logits(logits, toy.logits(source, WRITTEN))
             assert found["kl_nats"] < 1e-3, found
-
-    def test_rows_do_not_depend_on_their_company(self, sequence: TokenSequence) -> None:
-        alone = one_by_one(sequence, SOURCE)
-        for m in (1, 2, 3, 5, 9, len(WRITTEN) - 4):
-            sequence.truncate(len(SOURCE) + 4)
-            rows = sequence.forward(TokenTree.chain(WRITTEN[4 : 4 + m]), range(m)).logits
-            same_bits(rows, alone[4 : 4 + m])
-
-    def test_a_branch_equals_its_chain(self, sequence: TokenSequence) -> None:
-        alone, n = one_by_one(sequence, SOURCE), len(WRITTEN) - 6
-        sequence.truncate(len(SOURCE) + n)
-        a, b, c, d, e = WRITTEN[n : n + 5]
-        tree = TokenTree((a, 9, b, 7, c), (-1, -1, 0, 1, 2))
-        same_bits(sequence.forward(tree, [0, 2, 4]).logits, alone[n : n + 3])
-        sequence.commit([0, 2, 4])
-        same_bits(sequence.forward(TokenTree.chain([d, e]), [0, 1]).logits, alone[n + 3 : n + 5])
 
     def test_texts_of_several_sources_share_passes(self, engine: Engine) -> None:
         """Those of one source begin alike, and rows that both read are not computed again."""
@@ -218,7 +147,7 @@ class EncoderParity:
         with pytest.raises(SessionError, match="expected none"):
             sequence.forward(TokenTree.chain(tokens), [0])
 
-    def test_sessions(self, engine: Engine, bundle: Path, tmp_path: Path) -> None:
+    def test_saved_sessions(self, engine: Engine, bundle: Path, tmp_path: Path) -> None:
         """A saved text goes on as it would have, and its source is not read again."""
         config = GenerationConfig(max_new_tokens=12, ignore_eos=True)
         written = engine.generate(SOURCE, config).token_ids
@@ -230,14 +159,6 @@ class EncoderParity:
             found = other.generate(text, config)
             assert found.stats.n_reused_tokens == n_tokens
             assert found.token_ids == engine.generate(text, config).token_ids
-
-    def test_snapshots(self, sequence: TokenSequence) -> None:
-        alone, n = one_by_one(sequence, SOURCE), len(WRITTEN) - 3
-        sequence.truncate(len(SOURCE) + n)
-        state = sequence.snapshot()
-        sequence.truncate(0)
-        sequence.restore(state)
-        same_bits(sequence.forward(TokenTree.chain(WRITTEN[n:]), range(3)).logits, alone[n:])
 
     def test_greedy_tokens(self, toy: Toy, engine: Engine) -> None:
         config = GenerationConfig(max_new_tokens=40, ignore_eos=True)
@@ -284,16 +205,6 @@ class EncoderParity:
                 assert len(found["plain"]) == 30
                 assert found == dict.fromkeys(found, found["plain"])
 
-    def test_variants_are_refused(self, toy: Toy, tmp_path: Path) -> None:
-        for file in toy.folder.iterdir():
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-        fields = json.loads((toy.folder / "config.json").read_text())
-        for key, value in self.REFUSED.items():
-            changed = {**copy.deepcopy(fields), key: value}
-            (tmp_path / "config.json").write_text(json.dumps(changed))
-            with pytest.raises(UnsupportedModelError, match=f"{key}.* is .*, (only|expected) "):
-                open_checkpoint(str(tmp_path))
-
     def test_other_targets_are_refused(self, toy: Toy, tmp_path: Path) -> None:
         config = ExportConfig(str(toy.folder), tmp_path / "b", device_target="ort")
         with pytest.raises(UnsupportedModelError, match="--target cpu or portable"):
@@ -327,12 +238,6 @@ class EncoderParity:
             load(bundle, EngineOptions(draft=str(bundle)))
 
 
-def manifest_entry(bundle: Path) -> Any:
-    from edgedec.models.manifest import read_manifest
-
-    return read_manifest(bundle).target
-
-
 def begin(sequence: TokenSequence, source: Sequence[int]) -> None:
     """Makes a source the only text of ``sequence``."""
     sequence.truncate(0)
@@ -344,8 +249,4 @@ def begin(sequence: TokenSequence, source: Sequence[int]) -> None:
 def one_by_one(sequence: TokenSequence, source: Sequence[int]) -> Logits:
     """Returns the logits of every token of `WRITTEN`, each in a pass of its own; all stay."""
     begin(sequence, source)
-    rows = []
-    for token in WRITTEN:
-        rows.append(sequence.forward(TokenTree.chain([token]), [0]).logits[0].copy())
-        sequence.commit([0])
-    return np.stack(rows)
+    return continued(sequence, WRITTEN)

@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from edgedec import EngineOptions, GenerationConfig, load
-from edgedec.export import kv_panels
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.quantising.calibration.rows import SideBySideOps
 from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
 from edgedec.export.verifying.verify import compare_logits
-from edgedec.kernels import has_library
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import find_family
 from edgedec.models.fields import Fields
 from edgedec.models.reference import ReferenceModel, ReferenceOps
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
+from tests.parity.toy_parity import Logits, RowParity, continued, export_entry
 
 torch = pytest.importorskip("torch", reason="needs the dev extra")
 transformers = pytest.importorskip("transformers", reason="needs the dev extra")
 gguf = pytest.importorskip("gguf", reason="needs the dev extra")
 
-Logits = npt.NDArray[np.float32]
 Tensors = Iterable[tuple[str, Logits]]
 
 TOKENS = [3, 80, 7, 7, 41, 0, 12, 66, 5, 91, 33, 8, 2, 60, 77, 19, 4, 4, 58, 30, 11, 95, 23]
-RING_ROOM = 20
-"""Rows of a ring besides its window's: few, so that these texts go round it."""
 ROUTERS = (".mlp.gate.weight", ".router.layer.weight", ".block_sparse_moe.gate.weight")
 MAX_ORT_KL = 5e-3
 """Nats that ONNX Runtime's 8-bit activations, of 32 to a scale, may cost."""
@@ -54,10 +47,6 @@ SIZES = {
     "max_position_embeddings": 64, "rope_theta": 1e4, "tie_word_embeddings": False,
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
-TOKENIZER = {
-    "version": "1.0",
-    "model": {"type": "BPE", "vocab": {chr(33 + i): i for i in range(90)}, "merges": []},
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,33 +122,29 @@ class GgufWriting:
         writer.add_vocab_size(sizes["vocab_size"])
 
 
-class FamilyParity(GgufWriting):
+class FamilyParity(GgufWriting, RowParity):
     """Inherit from it as ``TestParity``.
 
-    SIZES: of the model, by the names of transformers. EXPECTED: fields of our config.
+    SIZES: of the model, by the names of transformers.
     ARCHITECTURE: of GGUF files; empty where there are none. METADATA: of such a file, besides the
     usual, without the architecture. HAS_PAIRED_HEADS: whether they keep q and k for interleaved
     rotation. HAS_ORACLE: whether transformers reads such files.
     LLAMA_CPP_DIFFERS: why llama.cpp is no oracle for this model, if it is none.
     MAX_LLAMA_CPP_ERROR: how far its logits may be, in parts of their spread.
     WIDE_HEADS: sizes that make heads of 16, which ONNX Runtime's operator takes.
-    N_NEW: tokens that are written greedily. NORM_MEAN: of norm weights. REFUSED: keys of
-    config.json with values that are not supported.
+    N_NEW: tokens that are written greedily.
     """
 
-    EXPECTED: ClassVar[dict[str, Any]] = {}
+    TEXT = TOKENS
     HAS_ORACLE: bool = False
     LLAMA_CPP_DIFFERS: str = ""
     MAX_LLAMA_CPP_ERROR: float = 1e-3
     WIDE_HEADS: ClassVar[dict[str, Any]] = {"hidden_size": 64, "head_dim": 16}
     N_NEW: int = 40
-    NORM_MEAN: float = 1.0
-    REFUSED: ClassVar[dict[str, Any]] = {}
 
     @classmethod
-    def make_model(cls) -> Any:
-        """Returns the model, its weights not yet drawn."""
-        raise NotImplementedError
+    def make_toy(cls, model: Any, folder: Path) -> Toy:
+        return Toy(model, folder)
 
     def stacked_experts(
         self, name: str, values: Logits, n_experts: int
@@ -177,11 +162,6 @@ class FamilyParity(GgufWriting):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def toy(cls, tmp_path_factory: pytest.TempPathFactory) -> Toy:
-        return cls.draw(tmp_path_factory.mktemp("family"))
-
-    @pytest.fixture(scope="class")
-    @classmethod
     def toy_with_wide_heads(cls, tmp_path_factory: pytest.TempPathFactory) -> Toy:
         """The model with heads as ONNX Runtime's operator takes them."""
         wide = type(cls.__name__, (cls,), {"SIZES": {**cls.SIZES, **cls.WIDE_HEADS}})
@@ -189,47 +169,8 @@ class FamilyParity(GgufWriting):
 
     @classmethod
     def spread(cls, name: str) -> tuple[float, float]:
-        """Returns mean and standard deviation of what a weight is drawn from."""
-        if "norm" in name:
-            return cls.NORM_MEAN, 0.3
-        # Choices between experts that are nearly tied fall either way.
-        return 0.0, 1.0 if name.endswith(ROUTERS) else 0.11
-
-    @classmethod
-    def draw(cls, folder: Path) -> Toy:
-        """Returns the model with random weights, saved in ``folder``."""
-        torch.manual_seed(3)
-        model = cls.make_model().eval()
-        model.config._attn_implementation = "eager"
-        for name, parameter in model.named_parameters():
-            mean, std = cls.spread(name)
-            torch.nn.init.normal_(parameter, mean=mean, std=std)
-        model.save_pretrained(folder)
-        (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
-        return Toy(model, folder)
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def bundle(cls, toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """The fused bundle, 8-bit weights."""
-        if not has_library():
-            pytest.skip("the kernel library is not built")
-        path = tmp_path_factory.mktemp("fused") / "b"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(kv_panels, "RING_ROOM", RING_ROOM)
-            export(ExportConfig(str(toy.folder), path, device_target="cpu", quantization="int8"))
-        return path
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def sequence(cls, bundle: Path) -> Iterator[TokenSequence]:
-        with load(bundle, EngineOptions(threads=2)) as engine:
-            yield engine.new_sequence()
-
-    def test_config(self, toy: Toy) -> None:
-        config = open_checkpoint(str(toy.folder)).config
-        assert {name: getattr(config, name) for name in self.EXPECTED} == self.EXPECTED
-        assert type(config).from_dict(config.canonical()) == config
+        """Choices between experts that are nearly tied fall either way: routers vary more."""
+        return (0.0, 1.0) if name.endswith(ROUTERS) else super().spread(name)
 
     def test_reference(self, toy: Toy) -> None:
         logits = ReferenceModel(open_checkpoint(str(toy.folder))).forward(TOKENS).logits
@@ -243,10 +184,9 @@ class FamilyParity(GgufWriting):
         logits = find_family(source.config.family).recipe(ops, source.config)
         np.testing.assert_allclose(logits, np.tile(toy.logits(TOKENS), (2, 1)), atol=1e-4)
 
-    def test_portable(self, toy: Toy, tmp_path: Path) -> None:
-        config = ExportConfig(str(toy.folder), tmp_path / "b", device_target="portable")
-        entry = export(config).manifest.target
-        runner = PortableRunner(tmp_path / "b" / entry.graph, entry.config)
+    def test_portable(self, toy: Toy, portable: Path) -> None:
+        entry = export_entry(portable)
+        runner = PortableRunner(portable / entry.graph, entry.config)
         logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
         np.testing.assert_allclose(logits, toy.logits(TOKENS), atol=1e-4)
         tree_equals_chains(runner, toy, atol=1e-4)
@@ -295,30 +235,6 @@ class FamilyParity(GgufWriting):
         logits = sequence.forward(TokenTree.chain(TOKENS), range(len(TOKENS))).logits
         found = compare_logits(logits, toy.logits(TOKENS))
         assert found["kl_nats"] < 1e-3, found
-
-    def test_rows_do_not_depend_on_their_company(self, sequence: TokenSequence) -> None:
-        alone = one_by_one(sequence, TOKENS)
-        for m in (1, 2, 3, 5, 9, len(TOKENS) - 4):
-            sequence.truncate(4)
-            rows = sequence.forward(TokenTree.chain(TOKENS[4 : 4 + m]), range(m)).logits
-            same_bits(rows, alone[4 : 4 + m])
-
-    def test_a_branch_equals_its_chain(self, sequence: TokenSequence) -> None:
-        alone, n = one_by_one(sequence, TOKENS), len(TOKENS) - 6
-        sequence.truncate(n)
-        a, b, c, d, e = TOKENS[n : n + 5]
-        tree = TokenTree((a, 9, b, 7, c), (-1, -1, 0, 1, 2))
-        same_bits(sequence.forward(tree, [0, 2, 4]).logits, alone[n : n + 3])
-        sequence.commit([0, 2, 4])
-        same_bits(sequence.forward(TokenTree.chain([d, e]), [0, 1]).logits, alone[n + 3 : n + 5])
-
-    def test_sessions(self, sequence: TokenSequence) -> None:
-        alone, n = one_by_one(sequence, TOKENS), len(TOKENS) - 3
-        sequence.truncate(n)
-        state = sequence.snapshot()
-        sequence.truncate(0)
-        sequence.restore(state)
-        same_bits(sequence.forward(TokenTree.chain(TOKENS[n:]), range(3)).logits, alone[n:])
 
     def test_gates(self, toy: Toy, bundle: Path) -> None:
         entry = export_entry(bundle)
@@ -387,16 +303,6 @@ class FamilyParity(GgufWriting):
             path.parent, gguf_file=path.name, dtype=torch.float32, config=toy.model.config
         )
         return Toy(model.eval(), path.parent)
-
-    def test_variants_are_refused(self, toy: Toy, tmp_path: Path) -> None:
-        for file in toy.folder.iterdir():
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-        fields = json.loads((toy.folder / "config.json").read_text())
-        for key, value in self.REFUSED.items():
-            changed = {**copy.deepcopy(fields), key: value}
-            (tmp_path / "config.json").write_text(json.dumps(changed))
-            with pytest.raises(UnsupportedModelError, match=f"{key}.* is .*, only .* supported"):
-                open_checkpoint(str(tmp_path))
 
 
 class WholePassParity(FamilyParity):
@@ -474,24 +380,10 @@ def paired(values: Logits, n_heads: int) -> Logits:
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
 
 
-def export_entry(bundle: Path) -> Any:
-    from edgedec.models.manifest import read_manifest
-
-    return read_manifest(bundle).target
-
-
 def one_by_one(sequence: TokenSequence, tokens: list[int]) -> Logits:
-    """Returns the logits of every token, each in a pass of its own; all are committed."""
+    """Returns the logits of every token of a new text, each in a pass of its own."""
     sequence.truncate(0)
-    rows = []
-    for token in tokens:
-        rows.append(sequence.forward(TokenTree.chain([token]), [0]).logits[0].copy())
-        sequence.commit([0])
-    return np.stack(rows)
-
-
-def same_bits(a: Logits, b: Logits) -> None:
-    np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+    return continued(sequence, tokens)
 
 
 def tree_equals_chains(runner: PortableRunner, toy: Toy, atol: float) -> None:

@@ -13,14 +13,8 @@ from edgedec.export.pipeline import export
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
-from tests.parity.family_parity import (
-    TOKENS,
-    FamilyParity,
-    Logits,
-    Toy,
-    one_by_one,
-    same_bits,
-)
+from tests.parity.family_parity import TOKENS, FamilyParity, Logits, Toy, one_by_one
+from tests.parity.toy_parity import same_bits
 
 TREE = TokenTree(
     (5, 9, 8, 6, 4, 5, 5, 90, 33, 1, 2, 17, 60, 60, 41, 3),

@@ -30,8 +30,9 @@ from tests.models import (
     test_nemotron_h,
     test_qwen3_next,
 )
-from tests.parity.family_parity import RING_ROOM, TOKENS, Logits, Toy, same_bits
+from tests.parity.family_parity import TOKENS, Logits, Toy
 from tests.parity.recurrent_parity import TREE, StateParity, way_to
+from tests.parity.toy_parity import RING_ROOM, same_bits
 
 FAMILIES = {
     "lfm2": (test_lfm2.TestParity, ("cpu", "portable")),
