@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.other_machines import MAIN, ROOT, Outcome, skip_unless_asked
+
 ARM_PYTHON = ROOT / "tools/arm/python"
-MAIN = "from edgedec.apps.cli import main; main()"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Emulation is slow and needs Debian packages, so `make test` leaves it out."""
-    if "arm" in config.option.markexpr:
-        return
-    for item in items:
-        if item.get_closest_marker("arm"):
-            item.add_marker(pytest.mark.skip(reason="emulated ARM processors: make test-arm"))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a program left behind."""
-
-    exit_code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        assert self.exit_code == 0, self.err
-        return json.loads(self.out)
+    skip_unless_asked(config, items, "arm")
 
 
 @dataclass(frozen=True)

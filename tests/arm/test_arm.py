@@ -10,8 +10,9 @@ import signal
 import pytest
 
 from edgedec import kernels
+from tests.other_machines import MAIN
 
-from .conftest import MAIN, OldMachine
+from .conftest import OldMachine
 
 ISAS = ("neoni8mm", "neondot", "scalar")
 DIGESTS = "tests/arm/digests.py"
