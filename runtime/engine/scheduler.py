@@ -17,7 +17,6 @@ from edgedec.runtime.sequences.passes import (
     T,
     attempt,
     attempt_all,
-    resume,
     run_passes,
 )
 from edgedec.runtime.sequences.rows import Rows
@@ -65,7 +64,12 @@ class _Job:
         outcome = self.outcome if self.interrupt is None else self.interrupt
         self.outcome = self.interrupt = self.wanted = None
         try:
-            self.wanted = resume(self.passes, outcome)
+            if outcome is None:
+                self.wanted = next(self.passes)
+            elif isinstance(outcome, BaseException):
+                self.wanted = self.passes.throw(outcome)
+            else:
+                self.wanted = self.passes.send(outcome)
             self.n_passed_over = 0
         except StopIteration as end:
             self.result, self.is_over = end.value, True

@@ -41,19 +41,9 @@ class PassTimes:
         """Learns of a text whose passes take their turns with the others'."""
         self._texts.add(text)
 
-    def note(self, computed: Sequence[tuple[Writer, int]], ms: float, ended_s: float) -> None:
-        """Learns what a run took, and when it ended.
-
-        computed: texts that joined, and how many rows of each.
-        """
-        n_rows, is_short = 0, True
-        for text, size in computed:
-            n_rows += size
-            if size < LONG_PASS:
-                text.written_s = ended_s
-            else:
-                is_short = False
-        if is_short:
+    def note(self, n_rows: int, longest: int, ms: float) -> None:
+        """Learns what a run over ``n_rows`` took, ``longest`` of them of one text."""
+        if longest < LONG_PASS:
             self._short_ms += (_RATE if self._short_ms else 1) * (ms - self._short_ms)
         else:
             self._row_ms += (_RATE if self._row_ms else 1) * (ms / n_rows - self._row_ms)

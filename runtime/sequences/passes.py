@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.sequences.affinity import Affinity
-from edgedec.runtime.sequences.pass_times import PassTimes
+from edgedec.runtime.sequences.pass_times import LONG_PASS, PassTimes
 from edgedec.runtime.sequences.rows import Company, Float32, Rows
 from edgedec.runtime.sequences.token_tree import TokenTree
 
@@ -50,7 +50,7 @@ class PassSequence(Protocol):
         """What passes took of late, its own among them."""
 
     written_s: float
-    """When it was last written; for `PassTimes`."""
+    """When its latest short pass ended; for `PassTimes`."""
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -144,20 +144,23 @@ def compute(passes: Sequence[Pass]) -> list[Rows]:
     found = first.model.compute(passes)
     ended_s = time.perf_counter()
     ms = 1000 * (ended_s - started_s)
-    computed = [(wanted.sequence, len(wanted.tree.tokens) - wanted.n_known) for wanted in passes]
-    first.times.note(computed, ms, ended_s)
+    n_all = longest = 0
     for wanted, rows in zip(passes, found, strict=True):
-        rows.ms = ms
+        n_rows = len(wanted.tree.tokens) - wanted.n_known
+        n_all, longest = n_all + n_rows, max(longest, n_rows)
+        if n_rows < LONG_PASS:
+            wanted.sequence.written_s = ended_s
         wanted.sequence.finish(wanted)
+        rows.ms = ms
+    first.times.note(n_all, longest, ms)
     if len(passes) > 1:
-        n_rows = sum(n for _, n in computed)
-        for (_, n), rows in zip(computed, found, strict=True):
-            rows.company = Company(len(passes) - 1, n_rows - n)
+        for wanted, rows in zip(passes, found, strict=True):
+            rows.company = Company(len(passes) - 1, n_all - wanted.n_rows)
     return found
 
 
 def attempt(wanted: Pass) -> Rows | BaseException:
-    """Returns the rows of a pass, or what went wrong, an interrupt included; see `resume`."""
+    """Returns the rows of a pass, or what went wrong, an interrupt included, for its step."""
     try:
         return compute((wanted,))[0]
     except BaseException as error:  # belongs to the step, which tidies up and lets it go on
@@ -192,10 +195,14 @@ It never runs a pass itself. Whoever drives it may do other requests' passes in 
 
 def run_passes(passes: Passes[T]) -> T:
     """Runs a step by itself and returns its result."""
-    outcome: Rows | BaseException | None = None
     try:
+        wanted = next(passes)
         while True:
-            outcome = attempt(resume(passes, outcome))
+            outcome = attempt(wanted)
+            if isinstance(outcome, BaseException):
+                wanted = passes.throw(outcome)
+            else:
+                wanted = passes.send(outcome)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -218,15 +225,3 @@ def while_idle(passes: Passes[T], is_over: Callable[[], bool]) -> Passes[T | Non
     finally:
         passes.close()
     return None
-
-
-def resume(passes: Passes[T], outcome: Rows | BaseException | None) -> Pass:
-    """Returns the next pass of a step; what went wrong with the last one is raised in there.
-
-    outcome: of the last pass; None before the first.
-    """
-    if outcome is None:
-        return next(passes)
-    if isinstance(outcome, BaseException):
-        return passes.throw(outcome)
-    return passes.send(outcome)

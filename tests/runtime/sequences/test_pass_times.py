@@ -11,7 +11,7 @@ import pytest
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.engine.pass_policy import MOST_ROWS, Waiting, choose
 from edgedec.runtime.sequences.pass_times import GAP, LONG_PASS, PassTimes
-from edgedec.runtime.sequences.passes import Pass, PassSequence, run_passes
+from edgedec.runtime.sequences.passes import Pass, run_passes
 from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.sequences.prefill import PREFILL_CHUNK, feed
 from edgedec.runtime.sequences.rows import Rows
@@ -32,18 +32,15 @@ def passes(*sizes: int) -> list[Pass]:
     ]
 
 
-def rows_of(several: list[Pass]) -> list[tuple[PassSequence, int]]:
-    return [(wanted.sequence, len(wanted.tree)) for wanted in several]
-
-
 def known_times(writing: list[Pass]) -> PassTimes:
     """Returns the times of a model that takes 10 ms for 4 rows and 1 ms for each of many."""
-    times, now_s = PassTimes(), time.perf_counter()
+    times = PassTimes()
     for wanted in writing:
         times.join(wanted.sequence)
+        wanted.sequence.written_s = time.perf_counter()
     for _ in range(50):
-        times.note(rows_of(writing), 10.0, now_s)
-        times.note(rows_of(passes(100)), 100.0, now_s)
+        times.note(len(writing), 1, 10.0)
+        times.note(100, 100, 100.0)
     return times
 
 
