@@ -8,8 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from ..export.conftest import make_gguf
+
+__all__ = ["make_gguf"]  # a fixture
 
 MAIN = "from edgedec.apps.cli import main; main()"
 MODEL = "smollm2-135m-instruct"
@@ -41,9 +46,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
-def test_bundles_are_written_and_run_anywhere(place: Path, smollm2_gguf: Path) -> None:
+def test_bundles_are_written_and_run_anywhere(place: Path, make_gguf: Any) -> None:
     model, bundle = place / "model ü.gguf", place / "bundle 模.edgedec"
-    shutil.copyfile(smollm2_gguf, model)
+    shutil.copyfile(make_gguf("llama", "Q8_0"), model)
     made = edgedec("export", model, "-o", bundle, home=UNWRITABLE)
     assert made.returncode == 0, made.stderr
     request = ("run", bundle, "Say ü.", "-n", 4, "--session", place / "s ü.session", "--json")
