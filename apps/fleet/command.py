@@ -18,6 +18,7 @@ from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
+from edgedec.targets import library_suffixes
 
 _HELP = """Measure and evaluate on many devices at once, over ssh or a Dask cluster.
 
@@ -131,8 +132,9 @@ def export(
     """
     with _needs_fleet_extra():
         from edgedec.apps.fleet.export import export_fleet
+    is_compiled = bool(library_suffixes(compiler or ""))
     asked = ["--quant", quant, *([] if compiler is None else ["--compiler", compiler])]
-    asyncio.run(export_fleet(file, model, output, asked, compiler == "tvm", force))
+    asyncio.run(export_fleet(file, model, output, asked, is_compiled, force))
 
 
 @fleet.command(cls=HelpCommand)

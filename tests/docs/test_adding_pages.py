@@ -36,6 +36,20 @@ def test_an_ops_step_is_one_file_for_each_emitter() -> None:
     assert set(listed("adding-an-ops-step.md")) == {"models/blocks.py", *emitters}
 
 
+def test_a_device_is_one_folder() -> None:
+    """No code outside its folder names a device, but for the usual two and torch's own names."""
+    devices = {path.parent.name for path in (ROOT / "targets").glob("*/target.py")}
+    others = devices - {"cpu", "portable"}
+    rooms = ("models", "export", "runtime", "training", "labs", "apps", "src")
+    naming = set()
+    for path in (path for room in rooms for path in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and node.value in others:
+                naming.add((path.relative_to(ROOT).as_posix(), node.value))
+    of_torch = {("training/loop.py", "cuda"), ("training/torch_ops.py", "cuda")}
+    assert naming == {("apps/peers/__init__.py", "openvino"), *of_torch}  # a peer that is measured
+
+
 def test_a_kv_format_is_four_files() -> None:
     files = listed("adding-a-kv-format.md")
     assert len(files) == 4
