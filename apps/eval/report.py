@@ -19,7 +19,7 @@ from edgedec.apps.eval.frontier import (
 from edgedec.apps.eval.intervals import N_RESAMPLES, sign_test
 from edgedec.apps.eval.samples import Sample, Samples, Setting
 from edgedec.apps.eval.scores import (
-    calibration,
+    calibration_error,
     difference,
     flips,
     followed,
@@ -129,7 +129,7 @@ def _setting_row(setting: Setting, samples: list[Sample], metrics: Sequence[Metr
         "tokens_per_s": tokens_per_s(samples),
         "tokens_by_origin": tokens_by_origin(samples),
         "false_positives": _false_positives(samples),
-        "calibration": None if (found := calibration(samples)) is None else asdict(found),
+        "calibration_error": (error := calibration_error(samples)) and asdict(error),
         "followed": None if (kept_to := followed(samples)) is None else asdict(kept_to),
         "n_cut_off": sum(sample.finish_reason in ("length", "context") for sample in samples),
     }
@@ -303,12 +303,12 @@ def _false_positives_fact(row: Row) -> str | None:
     )
 
 
-def _calibration_fact(row: Row) -> str | None:
-    if (found := row["calibration"]) is None:
+def _confidence_fact(row: Row) -> str | None:
+    if (found := row["calibration_error"]) is None:
         return None
     return (
         f"{found['confidence']:.1%} sure of its choices on average, right in "
-        f"{found['right']:.1%}; expected calibration error {found['error']:.3f} "
+        f"{found['right']:.1%}; expected calibration error {found['expected']:.3f} "
         f"({found['n_bins']} bins)"
     )
 
@@ -331,5 +331,11 @@ def _cut_off_fact(row: Row) -> str | None:
     )
 
 
-_FACTS = (_origins_fact, _false_positives_fact, _calibration_fact, _followed_fact, _cut_off_fact)
+_FACTS = (
+    _origins_fact,
+    _false_positives_fact,
+    _confidence_fact,
+    _followed_fact,
+    _cut_off_fact,
+)
 """Facts of one setting; None where there is nothing to say."""

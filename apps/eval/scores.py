@@ -80,32 +80,32 @@ def flips(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> Fi
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """How far a model's probabilities of its choices can be trusted.
+class CalibrationError:
+    """How far a model's probabilities of its choices are from how often these are right.
 
-    confidence, right: averages. error: expected calibration error, the average distance between
-    them in bins of equal width, by the problems in each.
+    confidence, right: averages. expected: the expected calibration error, the average distance
+    between them in bins of equal width, by the problems in each.
 
     Source: Guo et al., 2017 (arXiv:1706.04599), section 2.
     """
 
     confidence: float
     right: float
-    error: float
+    expected: float
     n_bins: int = 10
 
 
-def calibration(samples: Sequence[Sample]) -> Calibration | None:
+def calibration_error(samples: Sequence[Sample]) -> CalibrationError | None:
     """Returns how confident and how right samples are; None where they know no confidence."""
     known = [one for one in samples if "confidence" in one.metrics]
     if not known:
         return None
     confidence = np.array([one.metrics["confidence"] for one in known], np.float64)
     right = np.array([one.metrics["acc"] for one in known], np.float64)
-    n_bins = Calibration.n_bins
+    n_bins = CalibrationError.n_bins
     bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
     distances = np.abs(np.bincount(bins, right - confidence, n_bins))
-    return Calibration(
+    return CalibrationError(
         float(confidence.mean()), float(right.mean()), float(distances.sum() / len(known))
     )
 

@@ -56,7 +56,7 @@ _MAX_SWEPT_TOKENS = 8000
 class TuneOptions:
     """What is tuned, on what, for how long."""
 
-    calibration: Annotated[
+    prompts: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE.jsonl",
@@ -73,7 +73,7 @@ class TuneOptions:
         typer.Option(
             metavar="NAME",
             help="Tune only ead or margin (default: both), or adadec, which needs "
-            "right answers in the calibration file (canonical_solution or "
+            "right answers in the prompts file (canonical_solution or "
             "answer).",
         ),
     ] = None
@@ -141,14 +141,14 @@ def tune(
 
     Examples:
 
-      edgedec tune qwen.edgedec --calibration prompts.jsonl
+      edgedec tune qwen.edgedec --prompts prompts.jsonl
 
-      edgedec tune qwen.edgedec --draft draft.edgedec --calibration code.jsonl --minutes 30
+      edgedec tune qwen.edgedec --draft draft.edgedec --prompts code.jsonl --minutes 30
 
-      edgedec tune qwen.edgedec --skip --calibration prompts.jsonl
+      edgedec tune qwen.edgedec --skip --prompts prompts.jsonl
     """
-    if not what.calibration:
-        raise ConfigError("nothing to tune on: name a file of prompts with --calibration")
+    if not what.prompts:
+        raise ConfigError("nothing to tune on: name a file of prompts with --prompts")
     if not what.dry_run:
         check_writable(bundle)
     if what.skip and what.policy is not None:
@@ -167,7 +167,7 @@ def _tune_pair(
     bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_json: bool
 ) -> None:
     """Tunes switching between two models."""
-    prompts = read_prompts(what.calibration or (), None, what.per_category)
+    prompts = read_prompts(what.prompts or (), None, what.per_category)
     deadline_s = time.monotonic() + 60 * what.minutes
     manifest = read_manifest(bundle)
     bars = ProgressBars(count_amount, has_lines=True)
@@ -188,7 +188,7 @@ def _tune_pair(
 
 def _tune_one(bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_json: bool) -> None:
     """Learns the threshold of a method that has one model."""
-    references = read_references(what.calibration or ())
+    references = read_references(what.prompts or ())
     deadline_s = time.monotonic() + 60 * what.minutes
     manifest = read_manifest(bundle)
     bars = ProgressBars(count_amount, has_lines=True)
@@ -214,12 +214,12 @@ def _tune_skip(
     bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_json: bool
 ) -> None:
     """Finds what the target model can leave out while it drafts."""
-    prompts = read_prompts(what.calibration or (), None, what.per_category)
+    prompts = read_prompts(what.prompts or (), None, what.per_category)
     manifest = read_manifest(bundle)
     bars = ProgressBars(count_amount, has_lines=True)
     with bars, loading.load(bundle, bars.report) as engine:
         facts = (fingerprint_of(manifest, TARGET), what.max_new_tokens, what.chat)
-        files = [file_sha256(path) for path in what.calibration or ()]
+        files = [file_sha256(path) for path in what.prompts or ()]
         state = SkipState.open(identity_of(*facts, files, what.per_category), what.fresh)
         if state.known:
             note(f"{len(state.texts)} texts and {len(state.known)} trials are known already")
@@ -314,7 +314,7 @@ def _find(job: Job, policies: Sequence[str], keep: float, seconds: float) -> _Fi
         if is_interrupted:
             raise KeyboardInterrupt
         raise ConfigError(
-            f"the calibration gave {n_tokens} tokens, expected at least {_MIN_TOKENS}: use more or "
+            f"the prompts gave {n_tokens} tokens, expected at least {_MIN_TOKENS}: use more or "
             "other prompts, or give it more --minutes"
         )
     expected = _sweep(job, policies, keep)
@@ -370,7 +370,7 @@ def _open_state(
         draft,
         loading.threads or physical_cores(),
         device_facts()["model"],
-        [file_sha256(path) for path in what.calibration or ()],
+        [file_sha256(path) for path in what.prompts or ()],
         (what.max_new_tokens, what.per_category, what.chat),
     )
     state = TuneState.open(identity_of(*facts), what.fresh)

@@ -175,7 +175,7 @@ def tune_skip(
         n_read = sum(len(output) for _, output in state.texts.values())
         if n_read < _MIN_TOKENS:
             raise ConfigError(
-                f"the calibration gave {n_read} tokens, expected at least {_MIN_TOKENS}: use more "
+                f"the prompts gave {n_read} tokens, expected at least {_MIN_TOKENS}: use more "
                 "or other prompts, or give it more --minutes"
             )
         costs, best = trial.step_costs(), dict[int, SkipKey]()

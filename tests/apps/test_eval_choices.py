@@ -15,7 +15,7 @@ from edgedec import Engine
 from edgedec.apps.eval.choices import ChoiceProblem, encode_choices, read_choices
 from edgedec.apps.eval.likelihoods import metrics_of
 from edgedec.apps.eval.samples import Sample
-from edgedec.apps.eval.scores import calibration, flips
+from edgedec.apps.eval.scores import calibration_error, flips
 from edgedec.apps.eval.tasks import METRICS
 from edgedec.models.errors import ConfigError
 
@@ -128,15 +128,15 @@ def sample(acc: float, confidence: float) -> Sample:
     return Sample(fingerprint="f", name="n", metrics={"acc": acc, "confidence": confidence})
 
 
-def test_calibration_by_bins() -> None:
+def test_calibration_error_by_bins() -> None:
     # One bin is right in half of its cases at 0.75; the other is always right at 0.95.
     samples = [sample(1, 0.75), sample(0, 0.75), sample(1, 0.95), sample(1, 0.95)]
-    found = calibration(samples)
+    found = calibration_error(samples)
     assert found is not None
     assert (found.confidence, found.right) == (pytest.approx(0.85), 0.75)
-    assert found.error == pytest.approx((0.25 + 0.05) / 2)
-    assert calibration([sample(1, 1.0)] * 3).error == 0  # type: ignore[union-attr]
-    assert calibration([Sample(fingerprint="f", name="n", metrics={"acc": 1})]) is None
+    assert found.expected == pytest.approx((0.25 + 0.05) / 2)
+    assert calibration_error([sample(1, 1.0)] * 3).expected == 0  # type: ignore[union-attr]
+    assert calibration_error([Sample(fingerprint="f", name="n", metrics={"acc": 1})]) is None
 
 
 def test_flips_count_both_directions() -> None:
@@ -222,7 +222,7 @@ def test_a_model_answers_and_two_bundles_are_compared(
     (row,) = done.json["settings"]
     assert row["n_samples"] == 4
     assert set(row["metrics"]) == {"acc", "acc_norm"}
-    assert 0 <= row["calibration"]["error"] <= 1
+    assert 0 <= row["calibration_error"]["expected"] <= 1
     assert done.json["samples"][0]["answer"] in ARC["choices"]["label"]  # type: ignore[index]
     shots = write(tmp_path / "shots.jsonl", {**MMLU, "question": "1 + 3?"})
     assert cli(*command, "--shots", shots, "-o", tmp_path / "two.jsonl").exit_code == 0

@@ -117,7 +117,7 @@ def test_a_bundle_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.edgedec"
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "def is_prime("}\n')
-    commands = ("train", "kv", wrong, "--corpus"), ("tune", wrong, "--calibration")
+    commands = ("train", "kv", wrong, "--corpus"), ("tune", wrong, "--prompts")
     for command in commands:
         assert "found nothing, expected a bundle directory" in cli(*command, prompts).error
 

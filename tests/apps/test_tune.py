@@ -245,7 +245,7 @@ def test_tune_and_run_auto(cli: Cli, small_bundle: Path, tmp_path: Path) -> None
     pair = ("--draft", small_bundle, "--threads", 2)
     asked = ("run", bundle, "Hello", *pair, "-n", 6, "--switch", "ead")
     assert "never tuned: run `edgedec tune`" in cli(*asked).error
-    command = ("tune", bundle, *pair, "--calibration", prompts, "--max-new-tokens", 8, "--keep", 0)
+    command = ("tune", bundle, *pair, "--prompts", prompts, "--max-new-tokens", 8, "--keep", 0)
     found = cli(*command, "--minutes", 2, "--json")
     assert found.exit_code == 0, found.err
     assert (found.json["n_prompts_recorded"], found.json["n_prompts_run"]) == (2, 2)
@@ -287,7 +287,7 @@ def test_interrupt_keeps_what_was_found(
         record_some(*arguments)
 
     monkeypatch.setattr(tune_runs, "_record", interrupted)
-    command = ("tune", bundle, "--draft", small_bundle, "--threads", 2, "--calibration", prompts)
+    command = ("tune", bundle, "--draft", small_bundle, "--threads", 2, "--prompts", prompts)
     found = cli(*command, "--max-new-tokens", 24, "--parallel", 1, "--json")
     assert found.exit_code == 130
     assert (found.json["n_prompts_recorded"], found.json["n_prompts_run"]) == (1, 0)
@@ -317,14 +317,14 @@ def test_what_cannot_be_tuned(cli: Cli, small_bundle: Path, tmp_path: Path) -> N
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Hi"}\n{"prompt": \n')
     assert "name a file of prompts" in cli("tune", small_bundle).error
-    command = ("tune", small_bundle, "--calibration", prompts)
+    command = ("tune", small_bundle, "--prompts", prompts)
     assert "prompts.jsonl:2: not valid JSON" in cli(*command).error
     prompts.write_text('{"prompt": "Hi"}\n')
     assert "a second, smaller model" in cli(*command).error
     assert "expected ead, margin or adadec" in cli(*command, "--policy", "bild").error
     adadec = (*command, "--policy", "adadec", "--parallel", 2)
     assert "leave out --parallel" in cli(*adadec).error
-    assert "cannot read prompts" in cli("tune", small_bundle, "--calibration", "no").error
+    assert "cannot read prompts" in cli("tune", small_bundle, "--prompts", "no").error
 
 
 def choice(policy: str, threshold: float) -> Choice:
@@ -367,7 +367,7 @@ def test_adadec_learns_and_runs(cli: Cli, smollm2_bundle: Path, tmp_path: Path) 
     answers.write_text("\n".join(lines) + "\n  \n")
     ask = ("run", bundle, "Tell me about rivers.", "-n", 24, "--threads", 2, "--switch", "adadec")
     assert "never tuned: run `edgedec tune`" in cli(*ask).error
-    command = ("tune", bundle, "--policy", "adadec", "--calibration", answers, "--threads", 2)
+    command = ("tune", bundle, "--policy", "adadec", "--prompts", answers, "--threads", 2)
     found = cli(*command, "--json").json
     assert found["n_texts"] == 4
     assert found["right_where_paused"] < found["right_elsewhere"]

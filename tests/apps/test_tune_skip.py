@@ -95,7 +95,7 @@ def test_sets_are_found_written_and_drafted_with(bundle: Path, cli: Cli, tmp_pat
     prompts = tmp_path / "prompts.jsonl"
     lines = [{"prompt": "Count from one to ten."}, {"prompt": "Name three rivers."}]
     prompts.write_text("\n".join(map(json.dumps, lines)), "utf-8")
-    tune = ("tune", str(bundle), "--skip", "--calibration", str(prompts), "--minutes", "0.03")
+    tune = ("tune", str(bundle), "--skip", "--prompts", str(prompts), "--minutes", "0.03")
     done = cli(*tune, "--max-new-tokens", "20", "--json")
     assert done.exit_code == 0, done.err
     found = done.json
@@ -116,5 +116,5 @@ def test_sets_are_found_written_and_drafted_with(bundle: Path, cli: Cli, tmp_pat
 
 
 def test_skip_and_policy_exclude_each_other(bundle: Path, cli: Cli, tmp_path: Path) -> None:
-    done = cli("tune", str(bundle), "--skip", "--policy", "ead", "--calibration", str(tmp_path))
+    done = cli("tune", str(bundle), "--skip", "--policy", "ead", "--prompts", str(tmp_path))
     assert "--skip finds sub-layers and --policy thresholds: choose one" in done.error

@@ -34,7 +34,7 @@ N_OF_A_FOLDER = 40
 BUNDLES = list(KINDS)
 GOOD: dict[str, list[str]] = {
     "--corpus": ["words.txt", "folder"], "--prompts": ["prompts.jsonl"], "--from": ["draft"],
-    "--calibration": ["prompts.jsonl"], "--calibrate": ["words.txt"], "--draft": ["draft", "plain"],
+    "--calibrate": ["words.txt"], "--draft": ["draft", "plain"],
     "--output": ["new", "other"], "--store": ["new.store"], "--session": ["new.session"],
     "--exit": ["1"], "--layers": ["1", "unified", "ffn"], "--method": ["plain", "auto", "draft"],
     "--switch": ["ead", "margin", "bild"], "--threshold": ["0.5", "auto"], "--json-schema": ["{}"],
