@@ -5,25 +5,28 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from edgedec.kernels.cuda_driver import CudaError, find_gpus
+from edgedec.kernels.cuda_driver import CudaError, driver_version, find_gpus
 
 TITLE = "NVIDIA GPUs"
 
 
 def report() -> dict[str, Any]:
-    """Returns the GPUs, or what is missing."""
+    """Returns the GPUs and the driver's version of CUDA, or what is missing."""
     try:
-        gpus = find_gpus()
+        gpus, version = find_gpus(), driver_version()
     except CudaError as error:
-        return {"gpus": [], "missing": str(error)}
+        return {"gpus": [], "cuda": None, "missing": str(error)}
     missing = None if gpus else "the driver finds no GPU"
-    return {"gpus": [dataclasses.asdict(gpu) for gpu in gpus], "missing": missing}
+    found = [dataclasses.asdict(gpu) for gpu in gpus]
+    return {"gpus": found, "cuda": version, "missing": missing}
 
 
 def line(found: dict[str, Any]) -> str:
-    """Returns name, architecture and memory of each GPU, or what is missing."""
+    """Returns name, architecture and memory of each GPU and the driver, or what is missing."""
+    if not found["gpus"]:
+        return f"none: {found['missing']}"
     texts = (f"{g['name']} ({g['arch']}, {g['n_bytes'] / 1e9:.1f} GB)" for g in found["gpus"])
-    return ", ".join(texts) or f"none: {found['missing']}"
+    return f"{', '.join(texts)}; the driver supports CUDA {found['cuda']}"
 
 
 def installs(found: dict[str, Any]) -> dict[str, str]:

@@ -204,9 +204,12 @@ def test_kernels_that_wait_need_a_newer_driver_than_others(install: Any) -> None
         cuda_driver.CudaDevice(gpu, b"kernels", waits=True)
 
 
-def test_doctor_tells_a_missing_driver_from_a_missing_gpu(
+def test_doctor_shows_gpu_and_driver_or_which_is_missing(
     install: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    install()
+    found = "RTX (sm_89, 8.6 GB); the driver supports CUDA 12.2"
+    assert run_report.line(run_report.report()) == found
     install(errors={"cuInit": 100})
     assert run_report.line(run_report.report()) == "none: the driver finds no GPU"
     monkeypatch.undo()
