@@ -35,8 +35,8 @@ from edgedec.models.graph import (
     KVLayout,
 )
 from edgedec.models.weights import WeightSource
+from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.backends.trust import trust
-from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.targets.cuda import run_cuda, run_report
 
 pytestmark = pytest.mark.robustness
@@ -191,7 +191,7 @@ def test_a_bundle_that_does_not_start_says_why(
 ) -> None:
     install(**driver)
     with pytest.raises(BundleError) as found:
-        run_cuda.open_model(graph, make_source().config, CONTRACT, 1, Affinity())
+        run_cuda.open_model(GraphToRun(graph, make_source().config, CONTRACT, threads=1))
     assert message in str(found.value)
     assert "\n" not in str(found.value)
 
