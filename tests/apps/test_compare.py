@@ -351,6 +351,7 @@ def test_noisy_evaluations_are_marked_in_pictures(
 
 
 @pytest.mark.e2e
+@pytest.mark.usefixtures("hasty_bench")
 def test_a_bench_is_kept_and_compared(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()

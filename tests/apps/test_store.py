@@ -148,6 +148,7 @@ def test_a_method_that_leaves_the_store_alone_says_so(
     assert "alone" not in reported.err
 
 
+@pytest.mark.usefixtures("hasty_bench")
 def test_bench_reads_a_store_and_leaves_it(
     cli: Cli, smollm2_bundle: Path, file: Path, tmp_path: Path
 ) -> None:

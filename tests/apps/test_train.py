@@ -150,6 +150,7 @@ def test_maps_of_something_else_are_refused(
         edgedec.load(bundle)
 
 
+@pytest.mark.usefixtures("hasty_bench")
 def test_first_tokens_are_measured_in_turn(
     cli: Cli, trained: Path, small_bundle: Path, prompt_file: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_first_tokens_are_measured_in_turn(
     assert "tokens, expected at least 8000" in cli("bench", trained, *long).error
 
 
+@pytest.mark.usefixtures("hasty_bench")
 def test_first_tokens_of_a_disturbed_repetition_do_not_count(
     cli: Cli, trained: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

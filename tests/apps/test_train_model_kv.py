@@ -108,6 +108,7 @@ def test_the_draft_model_reads_for_the_target_model(cli: Cli, trained: Path) -> 
         engine.stream(PROMPT, edgedec.GenerationConfig(prefill="predicted"))
 
 
+@pytest.mark.usefixtures("hasty_bench")
 def test_first_tokens_of_a_prompt_that_the_draft_model_reads_are_measured(
     cli: Cli, trained: Path, tmp_path: Path
 ) -> None:
