@@ -178,6 +178,11 @@ def _declare(library: ctypes.CDLL) -> None:
         function.argtypes, function.restype = argtypes, restype
 
 
+def wrong_version() -> RuntimeError:
+    """Returns the error of a library whose functions are others, or take other arguments."""
+    return RuntimeError(f"the compiled kernels are from another version of edgedec: {_REBUILD}")
+
+
 def _check_size(library: ctypes.CDLL, name: str, struct: type[ctypes.Structure]) -> None:
     if library.edgedec_args_bytes(name.encode()) != ctypes.sizeof(struct):
-        raise RuntimeError(f"the compiled kernels are from another version of edgedec: {_REBUILD}")
+        raise wrong_version()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.drafting.draft_tree import DraftTree
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
-from edgedec.runtime.drafting.isolation import IsolatedDrafting
+from edgedec.runtime.drafting.drafter import DraftContext, RoundOutcome
+
+T = TypeVar("T")
 
 _RATE = 0.1  # at which a round changes what others are expected to take
 _MOST_CHANGE = 2.0  # times the usual; a round that took longer was disturbed
-_MEMORY = 0.95  # what a round leaves of the credit of those before it
+_FADING = 0.05  # what a round takes of the credit of those before it
 _FIRST_CREDIT, _MOST_CREDIT = 6.0, 16.0  # rounds that may bring nothing before a rest
+_LEAST_STAKE = 1 / 6  # of plain decoding's time: one accepted draft is worth that time
 _FIRST_REST, _LONGEST_REST = 2, 128  # rounds
 _PRICE = 0.005  # of plain decoding's time, which tries of a drafter may cost after several losses
 
@@ -69,11 +71,14 @@ class Asking:
             self._cost.observe(ms)
         self._is_try = False
         usual_ms = self._cost.ms
+        # Who asks for less may lose more often, as drafts that are worth asking for may be rare.
+        stake_ms = max(usual_ms, _LEAST_STAKE * plain_ms)
         if self._credit_ms is None:
-            self._credit_ms = _FIRST_CREDIT * usual_ms
-        credit_ms = _MEMORY * self._credit_ms + saved_ms - usual_ms
-        self._credit_ms = min(credit_ms, _MOST_CREDIT * usual_ms)
-        if self._credit_ms > _FIRST_CREDIT * usual_ms:
+            self._credit_ms = _FIRST_CREDIT * stake_ms
+        faded_ms = _FADING * usual_ms / stake_ms * self._credit_ms
+        credit_ms = self._credit_ms - faded_ms + saved_ms - usual_ms
+        self._credit_ms = min(credit_ms, _MOST_CREDIT * stake_ms)
+        if self._credit_ms > _FIRST_CREDIT * stake_ms:
             self._next_rest = _FIRST_REST
         elif self._credit_ms < 0:
             self._rest(plain_ms)
@@ -94,17 +99,33 @@ class Asking:
         self._next_rest = min(2 * length, _LONGEST_REST)
 
 
-class Askings:
-    """The `Asking` of each free drafter in one request, and what they took in this round."""
+class Learner(Protocol):
+    """Whoever learns from rounds, such as a `Drafting`."""
 
-    def __init__(self, costs: Mapping[str, AskingCost], clock: Callable[[], float]) -> None:
-        """costs: by name of the drafter. clock: in seconds."""
-        self._by_name = {name: Asking(cost) for name, cost in costs.items()}
+    def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
+        """Learns from a round."""
+
+
+class Askings:
+    """The `Asking` of each free drafter in one request, and what they took in this round.
+
+    Drafters that propose together are asked as one.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """clock: in seconds."""
         self._clock = clock
+        self._by_name: dict[str, Asking] = {}
+        self._asked_as: dict[str, str] = {}  # by origin of drafts
         self._spent_ms: dict[str, float] = {}  # on those that this round asked
         self._round_ms = 0.0
         self._began_s = 0.0
         self._n_rest = self._n_left = 0  # rounds in which all rest, and how many are left
+
+    def add(self, name: str, cost: AskingCost, origins: Iterable[str]) -> None:
+        """Counts what it costs to ask ``name``. origins: of drafts that it proposes."""
+        self._by_name[name] = Asking(cost)
+        self._asked_as.update(dict.fromkeys(origins, name))
 
     @property
     def are_off(self) -> bool:
@@ -137,25 +158,23 @@ class Askings:
         """What comes next in the round are passes."""
         self._round_ms += 1000 * (self._clock() - self._began_s)
 
-    def propose(
-        self, drafting: IsolatedDrafting, context: DraftContext, budget: Budget
-    ) -> DraftTree:
-        """Returns what a drafter proposes."""
+    def ask(self, name: str, propose: Callable[[], T]) -> T:
+        """Returns what the drafter ``name`` proposes."""
         began_s = self._clock()
-        tree = drafting.propose(context, budget)
-        self._spent_ms[drafting.name] = 1000 * (self._clock() - began_s)
-        return tree
+        found = propose()
+        self._spent_ms[name] = 1000 * (self._clock() - began_s)
+        return found
 
     def observe(
-        self, drafting: IsolatedDrafting, context: DraftContext, outcome: RoundOutcome
+        self, name: str, learner: Learner, context: DraftContext, outcome: RoundOutcome
     ) -> None:
         """Tells a drafter of the round, if it was asked or is not resting."""
-        if drafting.name in self._spent_ms:
+        if name in self._spent_ms:
             began_s = self._clock()
-            drafting.observe(context, outcome)
-            self._spent_ms[drafting.name] += 1000 * (self._clock() - began_s)
-        elif self.is_on(drafting.name):
-            drafting.observe(context, outcome)
+            learner.observe(context, outcome)
+            self._spent_ms[name] += 1000 * (self._clock() - began_s)
+        elif self.is_on(name):
+            learner.observe(context, outcome)
 
     def weigh(self, outcome: RoundOutcome, costs: CostTable, can_rest: bool) -> None:
         """Ends a round: compares what each drafter took with what its drafts saved.
@@ -168,8 +187,8 @@ class Askings:
         row_ms = (costs.ms(len(nodes) + 1) - plain_ms) / max(len(nodes), 1)
         saved_ms = dict.fromkeys(self._by_name, 0.0)
         for i, node in enumerate(nodes):
-            if node.origin in saved_ms:
-                saved_ms[node.origin] += plain_ms * (i in outcome.path) - row_ms
+            if (name := self._asked_as.get(node.origin)) is not None:
+                saved_ms[name] += plain_ms * (i in outcome.path) - row_ms
         shared_ms = 0.0
         if can_rest and self._spent_ms:
             shared_ms = self._round_ms - sum(self._spent_ms.values())

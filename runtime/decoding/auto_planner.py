@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from edgedec.runtime.decoding.acceptance_rates import Backoff, Trust
 from edgedec.runtime.decoding.asking import AskingCost, Askings
@@ -28,6 +29,7 @@ from edgedec.runtime.decoding.model_choice import ModelChoice
 from edgedec.runtime.decoding.mtp_backoff import MtpBackoff
 from edgedec.runtime.decoding.planner import Drafters, DraftingTeam, Planning, RoundTimings
 from edgedec.runtime.drafting.best_first import MAX_PROBABILITY
+from edgedec.runtime.drafting.compiled import CompiledDrafter, CompiledTeam
 from edgedec.runtime.drafting.draft_cost import Promise
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -47,6 +49,12 @@ from edgedec.runtime.sequences.sequence import TokenSequence
 MTP = "mtp"
 """Name of the drafter whose drafts come with passes."""
 
+TEAM = ""
+"""What the compiled drafters are asked as, all together."""
+
+GRAMMAR = "grammar"
+"""Name of the drafter that has nothing to say without a grammar."""
+
 MAX_NODES = 15
 """One row of sixteen is the anchor; beyond sixteen the cost of a row rises."""
 
@@ -57,6 +65,9 @@ _LEAST_COMPANY = 0.1  # texts: with fewer beside it, a text counts as being alon
 _MOST_ROWS = 64  # of others: a pass that reads so much of a prompt says little of others
 _LOOK_ROUND = 8  # rounds, every so many of which what is not worth a row is proposed, too
 _PLAIN = Decision(0, 0, 1.0)
+
+_Weighed = tuple[DraftTree, int, float]
+"""Drafts, how many of the first are worth a row, and tokens per millisecond if those are taken."""
 
 
 class AutoPlanner:
@@ -79,14 +90,19 @@ class AutoPlanner:
     ) -> None:
         self.name = name
         self.mtp_share = mtp_share
-        self.drafters = Drafters(free, tuple((models or {}).values()))
+        compiled = [drafter for drafter in free if isinstance(drafter, CompiledDrafter)]
+        others = [drafter for drafter in free if not isinstance(drafter, CompiledDrafter)]
+        self.team = CompiledTeam(compiled) if compiled else None
+        self.drafters = Drafters(others, tuple((models or {}).values()))
         self.costs = costs
         self._roles = tuple(models or ())
         self._model_rates: dict[str, ModelRates] = {}
-        self.trust = {drafter.name: Trust() for drafter in free}
+        self.trust = {drafter.name: Trust() for drafter in others}
         # What heads in the model take is a share of its passes: `MtpBackoff` weighs that.
-        self.asking_costs = {drafter.name: AskingCost() for drafter in free if drafter.name != MTP}
-        self.hidden_layers = self.drafters.hidden_layers
+        asked = [TEAM, *(drafter.name for drafter in others if drafter.name != MTP)]
+        self.asking_costs = {name: AskingCost() for name in asked}
+        layers = {layer for drafter in compiled for layer in drafter.hidden_layers}
+        self.hidden_layers = tuple(sorted(layers.union(self.drafters.hidden_layers)))
 
     @property
     def failures(self) -> dict[str, str]:
@@ -115,8 +131,11 @@ class AutoPlanner:
             if name in begun
         ]
         choice = ModelChoice(models, self.costs, self.model_rates, clock)
-        askings = Askings(self.asking_costs, clock)
-        return AutoPlanning(self, team, choice, target, askings)
+        if not prompt.has_grammar:
+            team = replace(team, free=[one for one in team.free if one.name != GRAMMAR])
+        if self.team is not None:
+            team = replace(team, together=self.team.begin(prompt))
+        return AutoPlanning(self, team, choice, target, clock)
 
     def close(self) -> None:
         self.drafters.close()
@@ -131,17 +150,23 @@ class AutoPlanning(Planning):
         team: DraftingTeam,
         choice: ModelChoice,
         target: TokenSequence,
-        askings: Askings,
+        clock: Callable[[], float],
     ) -> None:
         super().__init__(team)
         self._planner = planner
+        self._together = team.together
         self._choice = choice
         self._plan = ModelPlan()
         self._target = target
-        self._askings = askings
+        self._askings = Askings(clock)
+        for drafting in team.free:
+            if (cost := planner.asking_costs.get(drafting.name)) is not None:
+                self._askings.add(drafting.name, cost, (drafting.name,))
+        if (together := planner.team) is not None:
+            self._askings.add(TEAM, planner.asking_costs[TEAM], together.names)
         self._can_rest = not team.models and not planner.mtp_share
-        self._trust = planner.trust
-        self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in planner.trust}
+        self._trust = {one.name: planner.trust[one.name] for one in team.free}
+        self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in self._trust}
         self._costs: CostTable | None = None
         self._own_costs: CostTable | None = None  # where others share the passes
         self._beside = Beside()
@@ -177,36 +202,34 @@ class AutoPlanning(Planning):
             self._costs = yield from self._planner.costs.of("target", self._target)
         self._askings.begin()
         costs = self._own_costs = self._beside.costs(self._costs)
-        tree = self._ask_free(context, room, costs)
-        chosen, rate = best_part(tree, costs, 0.0, room.n_nodes)
+        tree, n_paying, rate = self._ask_free(context, room, costs)
         self._askings.pause()
-        plan = yield from self._choice.plan(context, room, costs, rate, self._costs)
-        drafted = DraftTree()
-        if plan.levels:
-            drafted, budget = yield from self._choice.propose(
-                context, room, costs, plan, 2 * MAX_NODES
+        if self.team.models:
+            tree, n_paying, rate = yield from self._ask_model(
+                context, room, costs, (tree, n_paying, rate)
             )
-            both = len(tree) and len(drafted)
-            tree = fuse([drafted, tree], budget) if both else drafted
-            chosen, rate = best_part(tree, costs, self._choice.drafted_ms, room.n_nodes)
-        self._plan, self._drafted, self._proposed = plan, drafted, reordered(tree, chosen)
+        self._proposed = tree
         plain = 1.0 / costs.ms(1)
-        self._decision = Decision(len(chosen), plan.levels, rate / plain, self._choice.name)
-        return self._proposed.beginning(len(chosen))
+        self._decision = Decision(n_paying, self._plan.levels, rate / plain, self._choice.name)
+        return tree.beginning(n_paying)
 
     def observe(
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
     ) -> None:
         self._askings.resume()
         tree, self._proposed = self._proposed, DraftTree()
-        if self._decision is not None and len(outcome.tree) != self._decision.n_nodes:
-            tree = led_by(outcome.tree, tree)  # not all was fit to be verified
-        path = tree.matching(outcome.emitted)
-        whole = replace(outcome, tree=tree, path=tuple(path))
-        for drafting in self.team.free:
-            self._askings.observe(drafting, context, whole)
-        for model in self.team.models:
-            model.observe(context, whole)
+        if self._together is not None:
+            self._askings.observe(TEAM, self._together, context, outcome)
+        path: list[int] = []
+        if self._trust or self.team.models:
+            if self._decision is not None and len(outcome.tree) != self._decision.n_nodes:
+                tree = led_by(outcome.tree, tree)  # not all was fit to be verified
+            path = tree.matching(outcome.emitted)
+            whole = replace(outcome, tree=tree, path=tuple(path))
+            for drafting in self.team.free:
+                self._askings.observe(drafting.name, drafting, context, whole)
+            for model in self.team.models:
+                model.observe(context, whole)
         if timings is None or self._decision is None or self._own_costs is None:
             return
         self._learn(tree, outcome, path, timings)
@@ -217,30 +240,71 @@ class AutoPlanning(Planning):
         """Returns what was decided how often, and what it promised and brought."""
         return [] if self._costs is None else self.log.lines(1.0 / self._costs.ms(1))
 
-    def _ask_free(self, context: DraftContext, room: Budget, costs: CostTable) -> DraftTree:
+    def _ask_free(self, context: DraftContext, room: Budget, costs: CostTable) -> _Weighed:
         """Returns what free drafters propose, most of the time only what may pay for its row.
 
         How far they can be believed is learned from all they propose: where nothing is likely
         any more, a look now and then shows that something is again.
         """
+        if not self.team.free:
+            return self._ask_together(context, room, costs, is_whole=bool(self.team.models))
         self._n_asked += 1
         is_look = self._n_asked % _LOOK_ROUND == 0
         least = _LEAST_VALUE if is_look else max(_LEAST_VALUE, costs.row_share)
         budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=least)
         found = []
         for drafting in self.team.free:
-            # What a grammar leaves no choice about is known in its place alone.
-            is_on = context.mask is not None or self._askings.is_on(drafting.name)
+            is_on = self._is_on(drafting.name, context)
             if not (is_on and self._backoffs[drafting.name].is_over()):
                 continue
             factor = self._trust[drafting.name].factor
             own = budget if is_look else Budget(MAX_NODES, budget.depth, least / factor)
-            tree = self._askings.propose(drafting, context, own)
+            tree = self._askings.ask(drafting.name, partial(drafting.propose, context, own))
             if len(tree):
                 found.append(tree.scaled(factor, MAX_PROBABILITY))
-        if len(found) <= 1:
-            return found[0] if found else DraftTree()
-        return fuse(found, budget)
+        is_whole = bool(found or self.team.models)
+        together = self._ask_together(context, room, costs, is_whole=is_whole)
+        if not found:
+            return together
+        if len(together[0]):
+            found.insert(0, together[0])
+        tree = found[0] if len(found) == 1 else fuse(found, budget)
+        return weighed_by(costs, tree, 0.0, room.n_nodes)
+
+    def _ask_together(
+        self, context: DraftContext, room: Budget, costs: CostTable, *, is_whole: bool
+    ) -> _Weighed:
+        """Returns what the compiled drafters propose. is_whole: with what does not pay."""
+        together = self._together
+        if together is None or not self._is_on(TEAM, context):
+            return DraftTree(), 0, 1.0 / costs.ms(1)
+        return self._askings.ask(
+            TEAM, lambda: together.propose(context, room, costs.compiled(), is_whole=is_whole)
+        )
+
+    def _is_on(self, name: str, context: DraftContext) -> bool:
+        """Whether to ask a drafter; under a grammar always.
+
+        What a grammar leaves no choice about is known in its place alone.
+        """
+        return context.mask is not None or self._askings.is_on(name)
+
+    def _ask_model(
+        self, context: DraftContext, room: Budget, costs: CostTable, free: _Weighed
+    ) -> Passes[_Weighed]:
+        """Returns what to propose where a model may draft. free: what the others propose."""
+        assert self._costs is not None
+        tree, _, rate = free
+        plan = yield from self._choice.plan(context, room, costs, rate, self._costs)
+        self._plan, self._drafted = plan, DraftTree()
+        if not plan.levels:
+            return free
+        self._drafted, budget = yield from self._choice.propose(
+            context, room, costs, plan, 2 * MAX_NODES
+        )
+        both = len(tree) and len(self._drafted)
+        tree = fuse([self._drafted, tree], budget) if both else self._drafted
+        return weighed_by(costs, tree, self._choice.drafted_ms, room.n_nodes)
 
     def _count_pass(self, company: Company, n_emitted: int, n_rows: int, ms: float) -> None:
         """Learns what a pass took and who shared it."""
@@ -261,6 +325,19 @@ class AutoPlanning(Planning):
         all_ms = scale * (timings.draft_ms + verify_ms)
         self.log.add(self._decision, len(outcome.path), all_ms)
         self._count_pass(timings.company, n_emitted, len(outcome.tree) + 1, timings.verify_ms)
+        if self._trust:
+            self._learn_trust(tree, path)
+        if self._planner.mtp_share:
+            nodes = outcome.tree.nodes
+            n_right = sum(nodes[i].origin == MTP for i in outcome.path)
+            n_drafted = sum(node.origin == MTP for node in nodes)
+            self._mtp.observe(n_right - self._own_costs.row_share * n_drafted, n_emitted)
+        if self.team.models:
+            n_held = len(self._drafted.matching(outcome.emitted))
+            self._choice.learn(self._plan, n_held, n_emitted, plain_ms, verify_ms)
+
+    def _learn_trust(self, tree: DraftTree, path: list[int]) -> None:
+        """Learns how far drafters can be believed that are not in the compiled team."""
         accepted = set(path)
         tested = set()
         for i in (ROOT, *path):
@@ -277,13 +354,6 @@ class AutoPlanning(Planning):
                 self._backoffs[name].reset()
             else:
                 self._backoffs[name].lost()
-        n_held = len(self._drafted.matching(outcome.emitted))
-        if self._planner.mtp_share:
-            nodes = outcome.tree.nodes
-            n_right = sum(nodes[i].origin == MTP for i in outcome.path)
-            n_drafted = sum(node.origin == MTP for node in nodes)
-            self._mtp.observe(n_right - self._own_costs.row_share * n_drafted, n_emitted)
-        self._choice.learn(self._plan, n_held, n_emitted, plain_ms, verify_ms)
 
 
 class Beside:
@@ -331,6 +401,12 @@ def best_part(
         if rate > best_rate:
             best_n, best_rate = n, rate
     return order[:best_n], best_rate
+
+
+def weighed_by(costs: CostTable, tree: DraftTree, spent_ms: float, n_nodes: int) -> _Weighed:
+    """Returns ``tree`` with its best part first; see `best_part`."""
+    chosen, rate = best_part(tree, costs, spent_ms, n_nodes)
+    return reordered(tree, chosen), len(chosen), rate
 
 
 def led_by(first: DraftTree, tree: DraftTree) -> DraftTree:

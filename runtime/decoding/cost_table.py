@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from edgedec.kernels.drafting import PassCosts
 from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -43,9 +44,17 @@ class CostTable:
     _shares: dict[int, list[tuple[int, float]]] = field(
         default_factory=dict, init=False, compare=False
     )
+    _compiled: PassCosts | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
         self._sizes = sorted(self.row_ms)
+
+    def compiled(self) -> PassCosts:
+        """Returns the costs for compiled code, which interpolates as `ms` does."""
+        if self._compiled is None:
+            sizes = self._sizes
+            self._compiled = PassCosts(sizes, [self.row_ms[size] for size in sizes])
+        return self._compiled
 
     def ms(self, n_rows: int) -> float:
         """Returns the expected milliseconds of a pass over ``n_rows`` rows."""
@@ -60,7 +69,10 @@ class CostTable:
             low, high = sizes[-2:]
             slope = (self.row_ms[high] - self.row_ms[low]) / (high - low)
             return self.row_ms[high] + slope * (n_rows - high)
-        return sum(share * self.row_ms[size] for size, share in self._neighbours(n_rows))
+        ms = 0.0
+        for size, share in self._neighbours(n_rows):
+            ms += share * self.row_ms[size]
+        return ms
 
     @property
     def row_ms_of_many(self) -> float:
@@ -90,6 +102,7 @@ class CostTable:
         """
         least, expected = self._sizes[0], self.ms(n_rows)
         self._known_ms.clear()
+        self._compiled = None
         late_ms = _bounded(ms - expected, (_MOST_CHANGE - 1) * expected)
         shared_ms = _bounded(late_ms, (_MOST_CHANGE - 1) * self.row_ms[least])
         for size in self._sizes:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from edgedec.runtime.drafting.compiled import TeamDrafting
 from edgedec.runtime.drafting.draft_cost import EarlyCounts
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -154,10 +155,14 @@ class Drafters:
 
 @dataclass(frozen=True)
 class DraftingTeam:
-    """The parts of all drafters of a planner in one request."""
+    """The parts of all drafters of a planner in one request.
+
+    together: compiled ones that propose as one; they are not in ``free``.
+    """
 
     free: list[IsolatedDrafting]
     models: list[IsolatedModelDrafting]
+    together: TeamDrafting | None = None
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         """Tells all of a round."""
@@ -186,8 +191,9 @@ class DraftingTeam:
         return [line for model in self.models for line in model.drafting.explain()]
 
     @property
-    def _all(self) -> list[IsolatedDrafting | IsolatedModelDrafting]:
-        return [*self.free, *self.models]
+    def _all(self) -> list[TeamDrafting | IsolatedDrafting | IsolatedModelDrafting]:
+        together = [] if self.together is None else [self.together]
+        return [*together, *self.free, *self.models]
 
 
 class FixedPlanner:

@@ -55,7 +55,7 @@ class Speculative(DecodingStrategy):
     def begin(self, state: DecodeState, hidden: HiddenStates) -> SpeculativeDecoding:
         """Returns the rounds of one request."""
         planning = self._planner.begin(
-            DraftPrompt(state.plain_tokens, hidden, state.sequence),
+            DraftPrompt(state.plain_tokens, hidden, state.sequence, state.mask is not None),
             state.sequence,
             state.clock.now_s,
         )

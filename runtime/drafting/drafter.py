@@ -70,6 +70,7 @@ class DraftPrompt:
         drafter needs; to be kept.
     target: the text in the target model's KV cache, which holds all of it but the anchor whenever
         drafts are asked for. Drafters may run passes over it to propose, and nothing else.
+    has_grammar: the output has to follow one.
 
     Shapes: hidden [n, hidden_size] float32, n at most len(tokens).
     """
@@ -77,6 +78,7 @@ class DraftPrompt:
     tokens: Sequence[int]
     hidden: HiddenStates = field(default_factory=dict)
     target: TokenSequence | None = None
+    has_grammar: bool = False
 
     @property
     def group(self) -> str:

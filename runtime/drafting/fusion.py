@@ -105,7 +105,10 @@ def _combined(place: _Place) -> list[tuple[float, str, _Place]]:
     found.sort(key=lambda child: -child.probability)
     kept: list[tuple[float, str, _Place]] = []
     for child in found:
-        taken = sum(p for p, _, other in kept if not other.trees & child.trees)
+        taken = 0.0
+        for probability, _, other in kept:
+            if not other.trees & child.trees:
+                taken += probability
         left = min(MAX_PROBABILITY, child.probability * (1 - taken))
         if left > 0:
             kept.append((left, child.origin, child))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgedec.runtime.decoding.strategy import DecodeState
+from edgedec.runtime.drafting.compiled import CompiledDrafting
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, RoundOutcome
-from edgedec.runtime.drafting.drafters.lookup import LookupDrafting
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.rows import Rows
 
@@ -24,7 +24,7 @@ class LookupChains:
     The text is the same with and without; only passes are saved. One request's.
     """
 
-    def __init__(self, drafting: LookupDrafting) -> None:
+    def __init__(self, drafting: CompiledDrafting) -> None:
         """Takes over ``drafting``, begun with the prompt."""
         self._drafting = drafting
         self._context: DraftContext | None = None

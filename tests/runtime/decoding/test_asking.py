@@ -72,6 +72,13 @@ def test_what_saves_more_than_it_costs_is_asked_every_round(ms: float) -> None:
     assert min(sizes) == 2
 
 
+def test_who_asks_for_little_may_lose_a_pass_before_the_first_rest() -> None:
+    planning = slow_planning(Slow(0.0, 0.9, 0.1))
+    for _ in range(30):
+        play(planning, FLAT, 1)
+        assert not planning.is_resting
+
+
 def test_a_drafter_that_becomes_worth_its_time_is_found_again() -> None:
     drafter = Slow(0.0, 0.9, 2.0)
     planning = slow_planning(drafter)

