@@ -19,6 +19,7 @@ from edgedec.runtime.backends._kv_cache import (
     PanelKVCache,
     lazy_zeros,
 )
+from edgedec.runtime.backends._slots import Run
 from edgedec.system import _linux
 
 D = 4
@@ -121,11 +122,17 @@ def test_slots_of_an_arena_are_apart(kv_format: str) -> None:
     source, arena = random_kv_cache(kv_format, seed=0), PanelArena(CONFIG, 50, kv_format, n_slots=3)
     slots = [PanelKVCache(arena, i) for i in range(3)]
     slots[1].load_rows(0, source.rows(0, 50))
-    assert [slot.places for slot in slots] == [((0, 4),), ((4, 4),), ((8, 4),)]
+    assert [slot.places for slot in slots] == [(0, 4), (4, 4), (8, 4)]
     for name, rows in slots[1].rows(0, 50).items():
         np.testing.assert_array_equal(rows, source.rows(0, 50)[name])
     for other in (slots[0], slots[2]):
         assert not any(rows.any() for rows in other.rows(0, 64).values())
+
+
+def test_places_of_a_text_in_several_slots_are_rows_of_sequences() -> None:
+    text = PanelKVCache(PanelArena(CONFIG, 50, n_slots=3), 1)
+    text.lie_in((Run(0, 3), Run(1, 4)))
+    assert text.places == (0, 3, -1, 0, 0, 7, 1)
 
 
 def test_a_slot_given_back_takes_no_memory() -> None:
