@@ -216,8 +216,12 @@ class Trainer:
 
     def _standing(self, loss: float) -> str:
         """Returns how the training stands, in words."""
-        best = f", held out {self._best[1].by_depth[0]:.1%}" if self._best else ""
+        best = f", {self._in_words(self._best[1])}" if self._best else ""
         return f"loss {loss:.2f}{best}"
+
+    def _in_words(self, measured: Measured) -> str:
+        """Returns what progress says of a measurement."""
+        return f"held out {measured.by_depth[0]:.1%}"
 
     def _train_step(self) -> float:
         epoch, at = divmod(self._step, self._n_batches)

@@ -183,7 +183,7 @@ class _Trainer(Trainer):
             for name, parameter in self._model.trained().items():
                 parameter.copy_(torch.from_numpy(weights[name]))
 
-    def _told(self, measured: Measured) -> str:
+    def _in_words(self, measured: Measured) -> str:
         return f"held out {-math.log(measured.by_depth[0]):.2f}"
 
     def _losses(self, batch: Batch) -> Losses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,8 @@ def noting(steps: list[int]) -> Any:
     def report(phase: str, done: int, total: int, detail: str = "") -> None:
         if phase == "train":
             steps.append(done)
+            # A loss in nats, where heads have a share of tokens.
+            assert re.fullmatch(r"loss \d+\.\d\d(, held out \d+\.\d\d)?", detail), detail
 
     return report
 
