@@ -165,7 +165,7 @@ def _launch(fields: Mapping[str, Any]) -> KernelLaunch:
 
 
 class PassInputs:
-    """What the host tells a pass, in one part of memory of int32.
+    """What the host gives a pass, in one part of memory of int32.
 
     Shapes: ids, positions [n_rows]; seen [n_rows]: rows of the KV cache, from the first on, that a
         row sees all of; slots [n_rows]: the row of the KV cache it writes, -1 for none; mask
@@ -219,7 +219,7 @@ class PassInputs:
 
 
 class KeepInputs:
-    """What the host tells the kernel that moves rows together.
+    """What the host gives the kernel that moves rows together.
 
     Shapes: places [`MAX_TREE`]: rows of the KV cache, rising; scalars: how many, and where the
         first one goes.

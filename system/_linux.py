@@ -1,4 +1,4 @@
-"""What Linux tells in `/proc` and `/sys`. Each function takes the folder that these lie in."""
+"""What Linux says in `/proc` and `/sys`. Each function takes the folder that these lie in."""
 
 from __future__ import annotations
 

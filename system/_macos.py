@@ -1,4 +1,4 @@
-"""What macOS tells through `sysctl` and `pmset`. Parsers run anywhere."""
+"""What macOS says through `sysctl` and `pmset`. Parsers run anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much CPU time all processes took so far. Linux tells; elsewhere unknown."""
+"""How much CPU time all processes took so far. Linux knows; elsewhere it is unknown."""
 
 from __future__ import annotations
 

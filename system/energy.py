@@ -1,4 +1,4 @@
-"""Energy the machine used, where it tells: RAPL counters, Tegra's sensors, a draining battery."""
+"""Energy the machine used, if measured: RAPL counters, Tegra's sensors, a draining battery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TEGRA_POWER = re.compile(r"\b(?:VDD_IN|POM_5V_IN|VIN_SYS_5V0|SYS5V)\s+(\d+)(?:m
 
 
 class EnergyMeter(Protocol):
-    """Tells the energy used between `start` and `stop`."""
+    """Measures the energy used between `start` and `stop`."""
 
     @property
     def name(self) -> str:
@@ -38,7 +38,7 @@ class EnergyMeter(Protocol):
 def find_meter(
     powercap: Path = _POWERCAP, power_supply: Path = _POWER_SUPPLY, hwmon: Path = _HWMON
 ) -> EnergyMeter | None:
-    """Returns the best meter of this machine, or None if it tells nothing."""
+    """Returns the best meter of this machine, or None if it measures nothing."""
     counters = tuple(
         zone / "energy_uj"
         for zone in sorted(powercap.glob("intel-rapl:*"))
@@ -221,13 +221,13 @@ def _ina_rail(sensor: Path) -> str | None:
 
 
 def tegra_watts(text: str) -> float | None:
-    """Returns the mean power of the whole board in what tegrastats wrote, if it tells."""
+    """Returns the mean power of the whole board in what tegrastats wrote, if it is there."""
     milliwatts = [int(found) for found in _TEGRA_POWER.findall(text)]
     return 1e-3 * sum(milliwatts) / len(milliwatts) if milliwatts else None
 
 
 def battery_watts(battery: Path) -> float | None:
-    """Returns what a battery delivers right now, or None unless it is draining and tells."""
+    """Returns what a battery delivers right now, or None unless it is draining and measured."""
     try:
         if (battery / "status").read_text().strip() != "Discharging":
             return None

@@ -1,4 +1,4 @@
-"""Whether the machine draws on its battery, if the system tells."""
+"""Whether the machine draws on its battery, if the system knows."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Suggester(QObject):
         if self.completer is None or self._receiver is None:
             return
         self._others_receiver, version = receiver, self._version
-        with suppress(SessionError):  # the next `ask` tells
+        with suppress(SessionError):  # the next `ask` reports it
             found = self.completer.alternatives()
             found.add_done_callback(lambda done: self._hear_others(version, done))
 

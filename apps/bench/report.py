@@ -185,7 +185,7 @@ def write_csv(rows: list[Row]) -> str:
 
 
 def _flat_rows(document: dict[str, Any]) -> list[Row]:
-    """Returns one record per row, free of nested values, that tells its model and machine."""
+    """Returns one record per row, free of nested values, with its model and machine."""
     common = {
         "build": f"edgedec {document['build']['edgedec']} {document['build']['kernels_sha256']}",
         "cpu": document["device"]["model"],

@@ -42,7 +42,7 @@ class Typed:
 
 
 class _Screen:
-    """What is on offer right now, as the autocompleter's thread tells it."""
+    """What is on offer right now, as the autocompleter's thread reports it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -104,7 +104,7 @@ class Worker:
                 offers = [asdict(offer) for offer in done.result()]
                 self._tell("alternatives", number=number, asked=asked, offers=offers)
 
-        with suppress(SessionError):  # the next update tells
+        with suppress(SessionError):  # the next update reports it
             self._served[number].completer.alternatives().add_done_callback(answer)
 
     def pause(self, number: int) -> None:

@@ -81,7 +81,7 @@ class RemoteCompleter:
             self._asked.set_result([_offer(one) for one in messages])
 
     def fail(self, reason: str) -> None:
-        """The engine failed: the next update tells."""
+        """The engine failed: the next update reports that."""
         self._failure = reason
 
 

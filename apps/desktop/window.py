@@ -412,7 +412,7 @@ class EditorWindow(QMainWindow):
         self.strip.showMessage(" ".join(text.split()), _REMARK_MS)
 
     def _try(self, action: Callable[[], object]) -> bool:
-        """Returns whether ``action`` was done; tells why where it was not."""
+        """Returns whether ``action`` was done; says why if it was not."""
         try:
             action()
         except EdgedecError as error:

@@ -17,7 +17,7 @@ from edgedec.runtime.engine.engine import Engine
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that tells how good outputs are.
+    """A number that says how good outputs are.
 
     key: under which samples keep their values. of: from the mean of these to what is reported.
     """

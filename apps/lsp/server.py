@@ -163,7 +163,7 @@ class EdgedecServer(LanguageServer):
         self.session.configure(given, self._roots())
 
     async def _asked_settings(self) -> object:
-        """Returns the settings that the editor tells when asked; None where it does not."""
+        """Returns the settings that the editor has, None if it does not answer."""
         if not get_capability(self.client_capabilities, "workspace.configuration"):
             return None
         items = [types.ConfigurationItem(section=SECTION)]

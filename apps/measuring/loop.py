@@ -26,7 +26,7 @@ class Sample:
     value: what is measured, such as seconds per pass.
     own_cpu_s: CPU time of the measured process during the whole run, set-up included.
     n_involuntary: times its threads were taken off a CPU to make room for others.
-    joules: energy the machine used per unit of work, if it tells.
+    joules: energy the machine used per unit of work, if it measures that.
     result: what the run came to, where more of it is asked than the value.
     """
 

@@ -50,7 +50,7 @@ class Order:
 
 
 class Writer:
-    """Writes one answer, and tells what happens as events, in whichever thread does a step."""
+    """Writes one answer, and reports what happens as events, in whichever thread does a step."""
 
     def __init__(self, engine: Engine, order: Order, tell: Callable[[Event], None]) -> None:
         self._engine = engine

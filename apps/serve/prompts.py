@@ -93,7 +93,7 @@ def _template_input(engine: Engine, prompt: ChatPrompt) -> tuple[list[Any], list
 
 
 def _knows_calls(engine: Engine, described: list[dict[str, Any]]) -> bool:
-    """Whether the chat template tells of tools, and of calls in the form that is read here."""
+    """Whether the chat template lists tools, and writes calls in the form that is read here."""
     if not engine.encoder.reads_tools:
         return False
     try:

@@ -1,4 +1,4 @@
-"""What the server tells besides answers: models, tokens, templates, its own state."""
+"""What the server says besides answers: models, tokens, templates, its own state."""
 
 from __future__ import annotations
 

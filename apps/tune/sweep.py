@@ -107,7 +107,7 @@ def frontier(found: Iterable[Expected]) -> list[Expected]:
 def around(best: Sequence[Expected], keep: float) -> list[Expected]:
     """Returns the settings of a frontier worth a real run: at ``keep``, and to both sides of it.
 
-    What a text really does is not quite what its trace tells.
+    What a text really does is not quite what its trace predicts.
     """
     wanted = (keep, (1 + keep) / 2, keep - (1 - keep) / 2)
     chosen: list[Expected] = []

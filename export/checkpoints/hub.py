@@ -118,7 +118,7 @@ def _fetched_before(name: HubName) -> Fetched | None:
         folder = latest.snapshot_path
         here = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
         return _fetched(name, folder, choose_files(name, here), latest.commit_hash, None)
-    except Exception:  # whatever it is, the reason that it was not fetched now tells more
+    except Exception:  # whatever it is, the reason that it was not fetched now says more
         return None
 
 

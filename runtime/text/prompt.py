@@ -97,7 +97,7 @@ class PromptEncoder:
 
     @property
     def reads_tools(self) -> bool:
-        """The chat template tells the model of tools."""
+        """The chat template shows the model its tools."""
         return self._template is not None and self._template.reads_tools
 
     @property

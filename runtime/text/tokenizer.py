@@ -160,7 +160,7 @@ class Tokenizer:
     def spellings(self) -> Mapping[int, bytes | str]:
         """Returns the bytes that each token stands for; for special tokens, their names.
 
-        Tokens are asked for one by one: the library tells all at once in tenths of a second in
+        Tokens are asked for one by one: the library returns all at once in tenths of a second in
         which no other thread of the program, such as a window's, goes on.
         """
         from edgedec.runtime.text.token_map import spelt
@@ -187,7 +187,7 @@ class Tokenizer:
         }
         if len(found) == n_own:
             return found
-        # Ids have gaps: only the whole vocabulary tells where.
+        # Ids have gaps: only the whole vocabulary says where.
         whole: dict[str, int] = backend.get_vocab(with_added_tokens=False)
         return {piece: token for piece, token in whole.items() if token not in added}
 

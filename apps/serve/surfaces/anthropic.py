@@ -286,7 +286,7 @@ class MessagesFramer:
         yield _event("message_stop")
 
     def failed(self, problem: ServeError) -> Iterable[bytes]:
-        """Returns an event that tells of the problem."""
+        """Returns an event that reports the problem."""
         yield openai.sse(error(problem), "error")
 
     def _in_block(self, kind: str, empty: dict[str, Any]) -> Iterable[bytes]:

@@ -191,7 +191,7 @@ class CompletionFramer:
         return ()
 
     def failed(self, problem: ServeError) -> Iterable[bytes]:
-        """Returns an event that tells of the problem."""
+        """Returns an event that reports the problem."""
         yield openai.sse(openai.error(problem))
 
 

@@ -259,7 +259,7 @@ class LineFramer:
         return ()
 
     def failed(self, problem: ServeError) -> Iterable[bytes]:
-        """Returns a line that tells of the problem."""
+        """Returns a line that reports the problem."""
         yield line(error(problem))
 
     def _line(self, choice: Choice, more: Document) -> bytes:

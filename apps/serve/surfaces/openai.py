@@ -91,7 +91,7 @@ class ChunkFramer:
         yield DONE
 
     def failed(self, problem: ServeError) -> Iterable[bytes]:
-        """Returns a chunk that tells of the problem."""
+        """Returns a chunk that reports the problem."""
         yield sse(error(problem))
 
     def chunk(

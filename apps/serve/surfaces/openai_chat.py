@@ -264,7 +264,7 @@ class ChatFramer(openai.ChunkFramer):
     """Makes the chunks of a streamed answer."""
 
     def begin(self) -> Iterable[bytes]:
-        """Returns a chunk for each answer that tells whose turn it is."""
+        """Returns a chunk for each answer that names whose turn it is."""
         for index in range(self._n):
             yield self._chunk(index, {"role": "assistant", "content": ""})
 

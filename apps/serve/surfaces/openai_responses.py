@@ -253,7 +253,7 @@ class ResponsesFramer:
         return ()
 
     def failed(self, problem: ServeError) -> Iterable[bytes]:
-        """Returns an event that tells of the problem."""
+        """Returns an event that reports the problem."""
         yield self._event("error", code=problem.kind, message=problem.message, param=None)
 
     def _end(self, done: Done) -> Iterable[bytes]:

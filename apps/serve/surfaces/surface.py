@@ -34,7 +34,7 @@ class Framer(Protocol):
         """Returns what comes behind the last event."""
 
     def failed(self, problem: ServeError) -> Iterable[bytes]:
-        """Returns what tells of a problem that came after the beginning."""
+        """Returns what reports a problem that came after the beginning."""
 
 
 @dataclass(frozen=True)
