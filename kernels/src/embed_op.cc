@@ -2,7 +2,7 @@
 
 #include "custom_ops.h"
 #include "layout.h"
-#include "mapped_rows.h"
+#include "mapped_files.h"
 #include "matrix_input.h"
 
 namespace edk {

@@ -2,6 +2,7 @@
 
 #include "custom_ops.h"
 #include "layer_gate.h"
+#include "mapped_files.h"
 #include "matrix_input.h"
 
 namespace edk {
@@ -65,6 +66,8 @@ LinearOp::LinearOp(const Node& node) : layer_gate_(node) {
     is_constant_[port] = tensor.is_present();
     if (is_constant_[port]) set_port(args_, port, tensor);
   }
+  for (const Matrix& matrix : args_.matrices)
+    if (matrix.packed) expect_whole_reads(matrix.packed, packed_nbytes(matrix.format, matrix.n, args_.k));
 }
 
 void LinearOp::set_port(LinearArgs& args, size_t port, const Tensor& tensor) const {

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -81,6 +82,32 @@ def test_shared_until_the_last_releases_it(bundle: tuple[Path, ModelEntry]) -> N
     assert third is not first
     np.testing.assert_array_equal(logits(third), expected)
     release_model(third)
+
+
+def flags_of_mapped(path: Path) -> list[set[str]]:
+    """Returns the flags of each place where this process has mapped the file ``path``."""
+    found: list[set[str]] = []
+    is_ours = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
+            is_ours = line.endswith(f" {path}")
+        elif is_ours and line.startswith("VmFlags:"):
+            found.append(set(line.split()[1:]))
+    return found
+
+
+@pytest.mark.skipif(not kernels.has_library(), reason="the kernel library is not built")
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages here"
+)
+def test_matrices_are_read_into_huge_pages(make_source: Any, tmp_path: Path) -> None:
+    source = make_source(hidden_size=128, head_size=32, intermediate_size=256)
+    entry = write_model(source, tmp_path)
+    model = open_model(tmp_path, entry, 1)
+    flags = flags_of_mapped(tmp_path.resolve() / "weights.bin")
+    release_model(model)
+    n_products = 4 * source.config.n_layers + 1  # q, k and v are three matrices of one
+    assert n_products <= sum("hg" in of for of in flags) < len(flags)  # not vectors
 
 
 def test_another_for_other_threads(bundle: tuple[Path, ModelEntry]) -> None:
