@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,27 @@ def test_full_disk_is_an_oserror(make_source: Any, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left") as caught:
         write_weights(emit_portable(source.config, 40), source, tmp_path)
     assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.skipif(not has_library(), reason="the kernel library is not built")
+def test_whole_blocks_are_written(make_source: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    block, writes = 2 * PAGE_BYTES, []
+
+    class Recorded(FileIO):
+        def write(self, values: Any) -> int:
+            writes.append((self.tell(), len(values)))
+            return super().write(values)
+
+    monkeypatch.setattr(weights_file, "BLOCK_BYTES", block)
+    monkeypatch.setattr(weights_file, "FileIO", Recorded)
+    source = make_source()
+    formats = {
+        name: source.format(name)
+        for name, shape in weight_shapes(source.config).items()
+        if len(shape) == 2
+    }
+    model = fuse(emit_portable(source.config, 40), source.config, formats)
+    size = write_weights(model, source, tmp_path).stat().st_size
+    whole = size // block * block
+    assert writes[:-1] == [(start, block) for start in range(0, whole, block)]
+    assert writes[-1] == (whole, size - whole)
