@@ -310,7 +310,7 @@ def test_ci_fails_when_a_host_becomes_slower(
     history = tmp_path / "history"
     script = Path(__file__).parents[3] / "tools/fleet/watch.sh"
     command = [script, fleet_file(tmp_path, board.table()), small_bundle, history]
-    short = ["-p", "0", "-n", "0", "-m", "1", "-r", "2", "--allow-noise"]
+    short = ["-p", "0", "-n", "0", "-m", "1", "-r", "1", "--allow-noise"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
     def watch(low: str) -> subprocess.CompletedProcess[str]:
