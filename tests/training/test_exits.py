@@ -20,6 +20,7 @@ from edgedec.models.hidden_states import normed
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.decoding.busy_clock import BusyClock
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.methods import head_source
@@ -179,13 +180,14 @@ def test_later_layers_go_on_from_what_drafting_left(
 def test_auto_takes_the_exit_that_pays(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, costs: dict[int, float], is_used: bool
 ) -> None:
-    """Whatever passes take here: a step 10 ms, every further row 1 ms."""
+    """Whatever passes take here: a step 10 ms, every further row 1 ms, all else nothing."""
 
     def fixed(book: CostBook, role: str, sequence: TokenSequence) -> Passes[CostTable]:
         yield from ()
         return CostTable({m: 9.0 + m for m in (1, 2, 4, 8, 16)})
 
     monkeypatch.setattr(CostBook, "of", fixed)
+    monkeypatch.setattr(BusyClock, "now_s", lambda _: 0.0)
     monkeypatch.setattr(head_source, "_costs", lambda *_: costs)
     with edgedec.load(bundle) as engine:
         found = [engine.generate(prompt, request("auto")) for prompt in PROMPTS]
