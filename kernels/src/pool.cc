@@ -71,7 +71,6 @@ struct Pool::Work {
 };
 
 Pool::Pool(int n_threads, std::vector<int> processors) : shares_(static_cast<size_t>(n_threads)) {
-  n_passes.fetch_add(1);
   try {
     for (size_t i = 1; i < static_cast<size_t>(n_threads); ++i) {
       const int processor = i < processors.size() ? processors[i] : -1;

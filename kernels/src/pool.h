@@ -12,8 +12,7 @@
 
 namespace edk {
 
-/// Threads of one model: the calling one, and helpers. One pass at a time; the caller sees to that. A new
-/// pool is in a pass.
+/// Threads of one model: the calling one, and helpers. One pass at a time; the caller sees to that.
 class Pool : public Parallel {
  public:
   /// processors: one for each thread, the calling one first; or none, which leaves threads alone.
@@ -59,7 +58,7 @@ class Pool : public Parallel {
 
   // Each on a cache line of its own: helpers watch the first while all count with the others.
   alignas(64) mutable std::atomic<uint64_t> round_{0};  // odd while there are tasks to take
-  std::atomic<uint64_t> pass_{1};                       // odd from its waking to its end
+  std::atomic<uint64_t> pass_{0};                       // odd from its waking to its end
   alignas(64) mutable std::atomic<int> n_inside_{0};    // helpers that may look at work_
   mutable Work* work_ = nullptr;
   mutable std::vector<Share> shares_;  // one for each thread

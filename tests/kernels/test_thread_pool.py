@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -59,6 +60,30 @@ def test_operators_give_the_same_bits_in_any_order(nodes, n_threads, same_bits):
         for i, rows in zip(order, found, strict=True):
             assert same_bits(rows, nodes[i].expected)
     pool.close()
+
+
+def test_pools_of_several_models_take_turns_and_share_the_processors(nodes, same_bits):
+    """A thread for each model, and one that computes with both: passes overlap at random."""
+    sessions = [open_node(n.op, n.names, n.feeds, n.constants, n.attributes) for n in nodes]
+    pools = [ThreadPool(3) for _ in range(2)]
+    wrong: list[int] = []
+
+    def compute(chosen):
+        for turn in range(40):
+            i, pool = turn % len(nodes), chosen[turn % len(chosen)]
+            pool.wake()
+            rows = pool.run(run, [(sessions[i], nodes[i].feeds)])[0]
+            if not same_bits(rows, nodes[i].expected):
+                wrong.append(i)
+
+    threads = [Thread(target=compute, args=(own,)) for own in ([pools[0]], [pools[1]], pools)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    for pool in pools:
+        pool.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")

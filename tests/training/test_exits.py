@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -180,14 +181,15 @@ def test_later_layers_go_on_from_what_drafting_left(
 def test_auto_takes_the_exit_that_pays(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, costs: dict[int, float], is_used: bool
 ) -> None:
-    """Whatever passes take here: a step 10 ms, every further row 1 ms, all else nothing."""
+    """Whatever passes take here: a step 10 ms, every further row 1 ms, all else about nothing."""
 
     def fixed(book: CostBook, role: str, sequence: TokenSequence) -> Passes[CostTable]:
         yield from ()
         return CostTable({m: 9.0 + m for m in (1, 2, 4, 8, 16)})
 
     monkeypatch.setattr(CostBook, "of", fixed)
-    monkeypatch.setattr(BusyClock, "now_s", lambda _: 0.0)
+    ticks = itertools.count(1)
+    monkeypatch.setattr(BusyClock, "now_s", lambda _: 1e-9 * next(ticks))
     monkeypatch.setattr(head_source, "_costs", lambda *_: costs)
     with edgedec.load(bundle) as engine:
         found = [engine.generate(prompt, request("auto")) for prompt in PROMPTS]
