@@ -1,6 +1,6 @@
 """Writes the tables of docs/results.md from the result files in docs/results.
 
-    python tools/results_page.py [--check]
+    python tools/docs/results_page.py [--check]
 
 A table stands between `<!-- NAME -->` and `<!-- end -->`. --check writes nothing, and exits with 1
 if a table differs from what its files say.
@@ -16,7 +16,7 @@ from statistics import geometric_mean, median
 
 from edgedec.apps.results.result import Quantity, Result, read_result
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/results.md"
 FILES = ROOT / "docs/results"
 
@@ -136,7 +136,9 @@ def main() -> None:
     written = write_tables(page)
     if sys.argv[1:] == ["--check"]:
         if written != page:
-            sys.exit("docs/results.md differs from docs/results: run python tools/results_page.py")
+            sys.exit(
+                "docs/results.md differs from docs/results: run python tools/docs/results_page.py"
+            )
         return
     PAGE.write_text(written, encoding="utf-8")
 
