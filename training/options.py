@@ -20,6 +20,11 @@ _READING = 0.5
 """Share of the minutes after which no more is read."""
 
 
+Epochs = Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the texts.")]
+LearningRate = Annotated[float, typer.Option(metavar="X", min=0.0, help="Peak learning rate.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
     """What is read, how long it is learned from, and what is made of it."""
@@ -68,7 +73,7 @@ class TrainingOptions:
             "number).",
         ),
     ] = None
-    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the texts.")] = 6
+    epochs: Epochs = 6
     minutes: Annotated[
         float | None,
         typer.Option(metavar="N", min=0.0, help="Maximum minutes in total (default: no limit)."),
@@ -76,9 +81,7 @@ class TrainingOptions:
     vocabulary: Annotated[
         int, typer.Option(metavar="N", min=64, help="Number of tokens that drafts can use.")
     ] = 8192
-    learning_rate: Annotated[
-        float, typer.Option(metavar="X", min=0.0, help="Peak learning rate.")
-    ] = 1e-3
+    learning_rate: LearningRate = 1e-3
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of all random choices.")] = 0
     features: Annotated[
         Path | None,
@@ -94,7 +97,7 @@ class TrainingOptions:
     threads: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="CPU threads (default: one per core).")
     ] = None
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False
+    force: Force = False
 
     def check(self, replay: tuple[Path, ...] = ()) -> None:
         """Raises a ConfigError where there is nothing to learn from; replay: other texts."""

@@ -36,7 +36,7 @@ from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.measuring.disturbance import Watch
 from edgedec.apps.measuring.loop import Plan
-from edgedec.apps.options.common import Draft, DraftDevice, DraftProvider, Overlap
+from edgedec.apps.options.common import Draft, DraftDevice, DraftProvider, Overlap, PerCategory
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
@@ -68,10 +68,7 @@ class PromptOptions:
         int | None,
         typer.Option(min=2, help="Maximum new tokens per prompt (default 128)."),
     ] = None
-    per_category: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Use only the first N prompts of each category."),
-    ] = None
+    per_category: PerCategory = None
     category_key: Annotated[
         str | None,
         typer.Option(

@@ -32,6 +32,11 @@ Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help=BUNDLE_HELP, call
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
+PerCategory = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Use only the first N prompts of each category."),
+]
+
 MaxNewTokens = Annotated[
     int | None,
     typer.Option(

@@ -19,7 +19,7 @@ from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.export.manifest_change import check_writable
 from edgedec.models.errors import ConfigError
-from edgedec.training.options import TrainingOptions
+from edgedec.training.options import Epochs, Force, LearningRate, TrainingOptions
 
 if TYPE_CHECKING:
     from edgedec.training.heads.head_job import HeadJob
@@ -322,17 +322,15 @@ def joint(
     output: Output,
     corpus: Corpus,
     max_tokens: MaxTokens = 100_000,
-    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the texts.")] = 3,
+    epochs: Epochs = 3,
     minutes: Annotated[
         float | None,
         typer.Option(metavar="N", min=0.0, help="Maximum minutes of training (default: no limit)."),
     ] = None,
-    learning_rate: Annotated[
-        float, typer.Option(metavar="X", min=0.0, help="Peak learning rate.")
-    ] = 1e-4,
+    learning_rate: LearningRate = 1e-4,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed for the order of texts.")] = 0,
     threads: Threads = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
+    force: Force = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:

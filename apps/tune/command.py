@@ -85,10 +85,7 @@ class TuneOptions:
         ),
     ] = False
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Maximum new tokens per prompt.")] = 96
-    per_category: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Use only the first N prompts of each category."),
-    ] = None
+    per_category: options.PerCategory = None
     chat: Annotated[
         bool | None,
         typer.Option("--chat/--raw", help="Use the chat template, or pass prompts as they are."),
