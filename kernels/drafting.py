@@ -143,7 +143,7 @@ class DraftRounds:
     def propose(
         self, tokens: Sequence[int], most_nodes: int, depth: int, costs: PassCosts
     ) -> Proposal:
-        """Returns what those who do not rest propose behind ``tokens``."""
+        """Returns what all together propose behind ``tokens``."""
         n = self._library.edgedec_draft_rounds_propose(
             *self._text(tokens), most_nodes, depth, costs.rows, costs.ms, costs.n,
             self._out, self._room,

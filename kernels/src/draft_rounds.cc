@@ -6,7 +6,6 @@ namespace edk {
 namespace {
 
 constexpr double kDecay = 0.95, kGoodFaith = 1.0, kForgotten = 0.99, kMostTrust = 1.2;
-constexpr int64_t kLongestRest = 2;  // rounds a drafter is not asked whose drafts were wrong
 constexpr int64_t kMaxNodes = 15;    // one row of sixteen is the anchor; beyond that rows cost more
 constexpr double kLeastValue = 0.02;
 constexpr int64_t kLookRound = 8;  // rounds, every so many of which what is not worth a row is proposed
@@ -38,18 +37,8 @@ void Trust::forget() {
   accepted_ *= kForgotten;
 }
 
-void DraftRest::reset() {
-  n_left_ = 0;
-  next_ = 1;
-}
-
-void DraftRest::lost() {
-  n_left_ = next_;
-  next_ = std::min(2 * next_, kLongestRest);
-}
-
 DraftRounds::DraftRounds(std::shared_ptr<DraftTeam> team, Tokens prompt)
-    : team_(std::move(team)), text_(std::move(prompt)), rests_(team_->drafters.size()) {
+    : team_(std::move(team)), text_(std::move(prompt)) {
   for (size_t i = 0; i < team_->drafters.size(); ++i) {
     draftings_.push_back(team_->drafters[i]->begin(text_, static_cast<int32_t>(i)));
   }
@@ -77,7 +66,6 @@ DraftCut DraftRounds::propose(const DraftBudget& room, const PassCosts& costs) {
   std::vector<DraftTree> found;
   found.reserve(draftings_.size());
   for (size_t i = 0; i < draftings_.size(); ++i) {
-    if (!rests_[i].is_over()) continue;
     const double factor = team_->trust[i].factor();
     DraftBudget own = budget;
     if (!is_look) own.min_value = least / factor;
@@ -109,7 +97,7 @@ void DraftRounds::observe(const DraftTree& verified, const Tokens& emitted, int6
 /// Compares what was proposed, verified or not, with what was emitted.
 void DraftRounds::weigh(const Tokens& emitted) {
   const std::vector<int32_t> path = matching(tree_, emitted, tree_.size());
-  std::vector<bool> is_tested(draftings_.size()), is_right(draftings_.size());
+  std::vector<bool> is_tested(draftings_.size());
   for (size_t above = 0; above <= path.size(); ++above) {
     const int32_t right = above < path.size() ? path[above] : -1;
     const int32_t parent = above == 0 ? kRoot : path[above - 1];
@@ -118,17 +106,10 @@ void DraftRounds::weigh(const Tokens& emitted) {
       Trust& trust = team_->trust[origin];
       trust.observe(tree_[i].probability / trust.factor(), i == right);
       is_tested[origin] = true;
-      if (i == right) is_right[origin] = true;
     }
   }
   for (size_t i = 0; i < draftings_.size(); ++i) {
-    if (!is_tested[i]) {
-      team_->trust[i].forget();
-    } else if (is_right[i]) {
-      rests_[i].reset();
-    } else {
-      rests_[i].lost();
-    }
+    if (!is_tested[i]) team_->trust[i].forget();
   }
 }
 

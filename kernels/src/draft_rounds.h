@@ -25,18 +25,6 @@ class Trust {
   double estimated_ = 0, accepted_ = 0;
 };
 
-/// Leaves a drafter alone for a round or two while trying it brings nothing; as Python's `Backoff`.
-class DraftRest {
- public:
-  /// Whether to try this round; each call lets a round pass.
-  bool is_over() { return --n_left_ < 0; }
-  void reset();
-  void lost();
-
- private:
-  int64_t n_left_ = 0, next_ = 1;
-};
-
 /// Drafters that propose together, with the trust that all requests have in them. The number of one
 /// among them is the origin of its drafts.
 struct DraftTeam {
@@ -56,7 +44,7 @@ class DraftRounds {
   /// Has the first drafter alone propose what `budget` allows; returns all of `tree()`.
   DraftCut propose_alone(const DraftBudget& budget);
 
-  /// Has those that do not rest propose at most as many and as deep as `room`; returns what of
+  /// Has all propose at most as many and as deep as `room`; returns what of
   /// `tree()` pays for its rows.
   DraftCut propose(const DraftBudget& room, const PassCosts& costs);
 
@@ -79,7 +67,6 @@ class DraftRounds {
   std::shared_ptr<DraftTeam> team_;
   Tokens text_;
   std::vector<std::unique_ptr<Drafting>> draftings_;
-  std::vector<DraftRest> rests_;
   DraftTree tree_;
   bool is_weighed_ = false;  // `tree_` waits for what becomes of it
   int64_t n_asked_ = 0;

@@ -246,7 +246,13 @@ def fit(tree: DraftTree, state: DecodeState, room: Budget) -> DraftTree:
     token, stop tokens themselves (the row before them finds them as soon), and what the grammar
     forbids. Drawn trees cannot be pruned; one that asks for the impossible is dropped as a whole.
     """
-    n_ids = state.sequence.vocab_size
+    n_ids, stops = state.sequence.vocab_size, state.stop_token_ids
+    if state.mask is None and len(tree.nodes) <= room.n_nodes:
+        for token, _, depth, _, _ in tree.nodes:
+            if not 0 <= token < n_ids or depth > room.depth or token in stops:
+                break
+        else:
+            return tree
     possible = [0 <= n.token < n_ids and n.depth <= room.depth for n in tree.nodes]
     if tree.kind is not SiblingKind.DETERMINISTIC:
         return tree if all(possible) and len(tree) <= room.n_nodes else DraftTree()
@@ -254,7 +260,7 @@ def fit(tree: DraftTree, state: DecodeState, room: Budget) -> DraftTree:
     for i, node in enumerate(tree.nodes):
         if len(kept) > room.n_nodes:
             break
-        if possible[i] and node.parent in kept and node.token not in state.stop_token_ids:
+        if possible[i] and node.parent in kept and node.token not in stops:
             if state.mask is not None:
                 path = [tree.nodes[above].token for above in tree.path(node.parent)]
                 allowed = state.allowed_after(path)

@@ -80,7 +80,7 @@ class CompiledDrafting(_Request):
 class CompiledTeam:
     """Compiled drafters that propose together, and how far each is believed, which requests share.
 
-    It weighs drafts as `AutoPlanner` does those of other drafters.
+    It weighs drafts as `AutoPlanner` does those of other drafters, but asks all of them every time.
     """
 
     def __init__(self, drafters: Sequence[CompiledDrafter]) -> None:

@@ -32,9 +32,28 @@ class SharedGumbel:
         if not len(tree):  # a plain step: less code, which is not in caches after a pass
             return Verdict((), target.pick(ROOT), True, frozenset())
 
+        if tree.kind is not SiblingKind.INDEPENDENT:
+            return _follow(tree, target)
+
         def choose(node: int, siblings: Sequence[int]) -> Choice:
             token = target.pick(node)
             found = siblings.index(token) if token in siblings else None
             return Choice(token, found, len(siblings))
 
         return walk(tree, choose)
+
+
+def _follow(tree: DraftTree, target: TargetChoices) -> Verdict:
+    """Returns what `walk` does for a tree without equal siblings, with less code for the caches."""
+    nodes, node = tree.nodes, ROOT
+    path: list[int] = []
+    evaluated: list[int] = []
+    while True:
+        token, children = target.pick(node), tree.children(node)
+        evaluated += children
+        for node in children:
+            if nodes[node].token == token:
+                path.append(node)
+                break
+        else:
+            return Verdict(tuple(path), token, not children, frozenset(evaluated))

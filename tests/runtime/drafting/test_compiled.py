@@ -217,54 +217,6 @@ def test_requests_go_on_when_their_drafter_is_closed_or_gone() -> None:
         drafting.end([*text, 2])
 
 
-HOSTILE: list[tuple[type[Exception], Callable[[door.DraftRounds], object]]] = [
-    (ValueError, lambda rounds: rounds.propose_alone([], 5, 5, 0.0)),
-    (OverflowError, lambda rounds: rounds.propose_alone([1, 2, 3, 2**70], 5, 5, 0.0)),
-    (TypeError, lambda rounds: rounds.propose_alone([1, 2, 3, "x"], 5, 5, 0.0)),  # type: ignore[list-item]
-    (TypeError, lambda rounds: rounds.propose_alone([1, 2, 3, 1.5], 5, 5, 0.0)),  # type: ignore[list-item]
-    (ValueError, lambda rounds: observe(rounds, verified=4)),
-    (ValueError, lambda rounds: observe(rounds, verified=-1)),
-    (ValueError, lambda rounds: observe(rounds, verified=door.Verified([1], [0]))),
-    (ValueError, lambda rounds: observe(rounds, verified=door.Verified([1], [-2]))),
-    (ValueError, lambda rounds: observe(rounds, verified=door.Verified([1], [2**62]))),
-    (ValueError, lambda rounds: observe(rounds, verified=door.Verified([1, 2], [-1]))),
-    (OverflowError, lambda rounds: observe(rounds, emitted=[-(2**64)])),
-    (ValueError, lambda rounds: observe(rounds, n_rows=2, n_ids=7)),
-    (ValueError, lambda rounds: observe(rounds, dtype=np.float64)),
-]
-
-
-def observe(
-    rounds: door.DraftRounds,
-    verified: door.Verified | int = 0,
-    emitted: Sequence[int] = (1,),
-    n_rows: int = 1,
-    n_ids: int = 8,
-    dtype: type[np.generic] = np.float32,
-) -> None:
-    ids = np.zeros((n_rows, n_ids), np.int64)
-    logits: Any = np.zeros((n_rows, n_ids), dtype)
-    rounds.observe(
-        [1, 2, 3], emitted, 0, verified, door.Rows(ids, logits, np.zeros(n_rows, np.float32))
-    )
-
-
-@pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.parametrize(("error", "call"), HOSTILE)
-def test_faulty_input_is_an_error_and_costs_nothing(
-    name: str, error: type[Exception], call: Callable[[door.DraftRounds], object]
-) -> None:
-    rounds = door.DraftRounds(door.DraftTeam([door.Drafter(name, 100)]), [1, 2, 3])
-    with pytest.raises(error):
-        call(rounds)
-    observe(rounds)
-    rounds.propose_alone([1, 2, 3, 1, 2], 5, 5, 0.0)
-    rounds.end([1, 2, 3, 1, 2])
-    for late in (rounds.longest_match, lambda: rounds.end([1]), lambda: observe(rounds)):
-        with pytest.raises(ValueError, match="the output has ended"):
-            late()
-
-
 @pytest.mark.parametrize("name", PAIRS)
 def test_odd_tokens_numbers_and_texts_are_taken(name: str) -> None:
     """Ids from nowhere, statistics that are no numbers, a text that became shorter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.runtime.decoding.acceptance_rates import Backoff, Trust
+from edgedec.runtime.decoding.acceptance_rates import Trust
 from edgedec.runtime.decoding.auto_planner import MAX_NODES, best_part, reordered
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.drafting.best_first import MAX_PROBABILITY
@@ -18,7 +18,6 @@ from edgedec.runtime.drafting.drafter import (
 )
 from edgedec.runtime.drafting.fusion import fuse
 
-_LONGEST_REST = 2
 _LEAST_VALUE = 0.02
 _LOOK_ROUND = 8
 
@@ -41,7 +40,6 @@ class TeamRounds:
     def __init__(self, team: Team, prompt: DraftPrompt) -> None:
         self._trust = team.trust
         self._draftings = {drafter.name: drafter.begin(prompt) for drafter in team.drafters}
-        self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in team.trust}
         self._n_asked = 0
         self._tree: DraftTree | None = None
 
@@ -55,8 +53,6 @@ class TeamRounds:
         budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=least)
         found = []
         for name, drafting in self._draftings.items():
-            if not self._backoffs[name].is_over():
-                continue
             factor = self._trust[name].factor
             own = budget if is_look else Budget(MAX_NODES, budget.depth, least / factor)
             tree = drafting.propose(context, own)
@@ -89,11 +85,6 @@ class TeamRounds:
                 trust = self._trust[node.origin]
                 trust.observe(node.probability / trust.factor, child in path)
                 tested.add(node.origin)
-        right = {tree.nodes[i].origin for i in path}
         for name, trust in self._trust.items():
             if name not in tested:
                 trust.forget()
-            elif name in right:
-                self._backoffs[name].reset()
-            else:
-                self._backoffs[name].lost()
