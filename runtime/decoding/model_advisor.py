@@ -165,7 +165,8 @@ class ModelAdvisor:
             self._rates.passes_per_level += 0.1 * (passes_per_level - self._rates.passes_per_level)
         if cost.n_fed > _FEW:
             self._regret_ms = 0.0  # paid
-        self._levels.observe(min(cost.depth, MAX_LEVELS), n_held)
+        # Levels deeper than what was emitted were neither accepted nor refused.
+        self._levels.observe(min(cost.depth, n_emitted, MAX_LEVELS), n_held)
         if n_held > self._most_levels / 2:
             self._most_levels = min(2 * self._most_levels, MAX_LEVELS)
         ms = verify_ms + self.drafted_ms

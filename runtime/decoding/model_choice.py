@@ -124,5 +124,5 @@ class ModelChoice:
                 own = target.scaled(promise.cost)
             rates = self._rates_of(candidate.role, promise)
             candidate.advisor = ModelAdvisor(drafting, own, rates)
-            candidate.drafting.price(own.row_ms_of_many)
+            candidate.drafting.price(own.row_ms_of_many, target.ms(1))
         return candidate.advisor

@@ -127,8 +127,9 @@ class PredictedPasses(DraftPasses):
         n_mapped = max(0, self._mapped_until(text) - self._first_mapped(text))
         return super().n_missing(text) - n_mapped + round(self._reading.row_cost * n_mapped)
 
-    def price(self, row_ms: float) -> None:
-        """Takes in the milliseconds of a computed row, in which predicted ones are counted."""
+    def price(self, row_ms: float, step_ms: float) -> None:
+        """Takes in what `DraftPasses.price` does, and measures what a predicted row takes."""
+        super().price(row_ms, step_ms)
         self._reading.price(row_ms, self._target)
 
     def feed(self, text: Sequence[int], with_logits: bool) -> Passes[Rows]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from edgedec.runtime.drafting.draft_cost import DraftCost, EarlyCounts, Promise
@@ -20,6 +21,8 @@ class DraftPasses:
     """Grows one tree of drafted tokens behind the text; what comes true is kept.
 
     All tokens are the draft model's.
+
+    rows_per_step: rows that it reads in the time of a step of plain decoding; infinity until `price`.
     """
 
     promise: Promise | None = None
@@ -41,6 +44,7 @@ class DraftPasses:
         self._give_back = give_back
         self.cost = DraftCost()  # of the latest proposal
         self.early = EarlyCounts()
+        self.rows_per_step = math.inf
         self._tokens: list[int] = []  # of the tree, in the order computed
         self._parents: list[int] = []
 
@@ -52,8 +56,12 @@ class DraftPasses:
         """Returns how many tokens of ``text`` are not computed yet."""
         return len(text) - common_prefix(self.sequence.tokens, text)
 
-    def price(self, row_ms: float) -> None:
-        """Takes in the milliseconds of a computed row, by which `n_missing` counts cheaper ones."""
+    def price(self, row_ms: float, step_ms: float) -> None:
+        """Takes in the milliseconds of a computed row, and of a step of plain decoding.
+
+        `n_missing` counts cheaper rows by what a computed one takes.
+        """
+        self.rows_per_step = step_ms / row_ms
 
     def n_predicted(self, text: Sequence[int]) -> int:
         """Returns how many rows of ``text`` are, or will be, no computed ones."""

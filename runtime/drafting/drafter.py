@@ -152,7 +152,7 @@ class Unread:
     """What a model that drafts has yet to read of a text.
 
     n_missing: tokens that its next proposal computes first. n_predicted: rows that are predicted,
-    or will be, and those after them. is_end_only: it leaves out the beginning.
+    or will be, and those after them. is_end_only: it leaves out most of a long text.
     """
 
     n_missing: int

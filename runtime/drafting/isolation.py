@@ -150,9 +150,9 @@ class IsolatedModelDrafting:
         """It failed, and is not asked again."""
         return self.isolation.failure is not None
 
-    def price(self, row_ms: float) -> None:
-        """Takes in what a computed row takes."""
-        self.isolation.call(self.drafting.passes.price, row_ms)
+    def price(self, row_ms: float, step_ms: float) -> None:
+        """Takes in what `DraftPasses.price` does."""
+        self.isolation.call(self.drafting.passes.price, row_ms, step_ms)
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
         tree = yield from self.isolation.steps(lambda: self.drafting.propose(context, budget))

@@ -18,7 +18,7 @@ from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
-from edgedec.runtime.drafting.drafters.draft.tree_drafting import MAX_MISSING, N_RECENT
+from edgedec.runtime.drafting.drafters.draft.tree_drafting import MAX_MISSING
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.pool import SequencePool
@@ -70,7 +70,7 @@ def test_the_draft_model_reads_excerpts_and_then_the_end() -> None:
     pool = SequencePool(model, 2048)
     drafter = RapidDrafter(DraftRole(pool, TokenMap.same(V, V), V))
     drafting = drafter.begin(DraftPrompt(TEXT))
-    expected = [*excerpts(TEXT[:-N_RECENT], TEXT[-N_RECENT:]), *TEXT[-N_RECENT:]]
+    expected = [*excerpts(TEXT[:-N_CHUNK], TEXT[-N_CHUNK:]), *TEXT[-N_CHUNK:]]
     assert drafting.unread(TEXT).n_missing == len(expected) == MAX_MISSING
     short = drafter.begin(DraftPrompt(TEXT[:MAX_MISSING]))
     assert short.unread(TEXT[:MAX_MISSING]).n_missing == MAX_MISSING  # which is read as it is

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.labs.drafters.rapid.excerpts import excerpts
+from edgedec.labs.drafters.rapid.excerpts import N_CHUNK, excerpts
 from edgedec.runtime.drafting.draft_passes import DraftPasses
 from edgedec.runtime.drafting.drafter import DraftPrompt
 from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
@@ -31,6 +31,8 @@ class RapidDrafter(DraftModelDrafter):
 
 class RapidDrafting(TreeDrafting):
     """One request's part."""
+
+    n_recent = N_CHUNK
 
     def _before_end(self, text: Sequence[int], end: Sequence[int]) -> list[int]:
         return excerpts(text, end)

@@ -223,6 +223,21 @@ def test_what_became_of_drafts_is_learned_of_the_text_they_follow() -> None:
     assert rates.levels.rate(1) == pytest.approx((0.9 * 1.5 + 1) / (0.9 * 3 + 1))
 
 
+@pytest.mark.parametrize(("n_held", "n_emitted"), [(2, 2), (2, 3)])
+def test_levels_behind_what_was_emitted_are_neither_right_nor_wrong(
+    n_held: int, n_emitted: int
+) -> None:
+    rates, model = ModelRates(0.5), Model()
+    advisor = ModelAdvisor(model, CostTable(dict(OWN_MS)), rates)
+    model.passes.cost = DraftCost(1, 2.0, 3, 3, 6.0, depth=4)
+    plans(advisor, 1)
+    plan = ModelPlan(2, 0.2, promised_rate=0.2, free_rate=0.1)
+    advisor.learn(plan, n_held, n_emitted, 10.0)
+    assert rates.levels.rate(2) > 0.5
+    assert rates.levels.rate(4) == 0.5
+    assert (rates.levels.rate(3) == 0.5) == (n_emitted == n_held)
+
+
 def test_a_known_model_that_promises_more_than_plain_decoding_does_not_rest() -> None:
     """It only has to wait for rounds that free drafters do not fill."""
     rates = ModelRates(0.9)

@@ -179,6 +179,19 @@ def test_accepted_nodes_are_kept_and_others_forgotten() -> None:
     assert list(session.tokens) == text[: session.n_tokens]
 
 
+@pytest.mark.parametrize(("step_ms", "n_read"), [(24.0, N_RECENT), (25.0, 100)])
+def test_of_a_prompt_that_takes_more_than_four_steps_the_end_is_read(
+    step_ms: float, n_read: int
+) -> None:
+    session = WatchedSession(context=1024)
+    prompt = [i * i % VOCAB for i in range(100)]
+    drafting = make_drafter(session).begin(DraftPrompt(prompt))
+    drafting.passes.price(1.0, step_ms)
+    assert drafting.unread(prompt) == Unread(n_read)
+    propose(drafting, context_of(prompt), WIDE)
+    assert list(session.tokens) == prompt[-n_read:]
+
+
 def test_of_a_long_prompt_only_the_end_is_read() -> None:
     session = WatchedSession(context=1024)
     drafter = make_drafter(session)
