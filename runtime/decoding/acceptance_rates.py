@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _GOOD_FAITH = 10.0  # tokens of rounds with a draft model, promised and brought
+_PRIOR_WEIGHT = 3.0  # rounds that what is known before a text weighs as much as
+_TEXT_DECAY = 0.9  # what a round leaves of the weight of those before it
 
 
 @dataclass
@@ -44,10 +46,20 @@ class DepthRates:
     in the proposal only, so they are approximate.
     """
 
-    def __init__(self, prior: float, max_depth: int, weight: float = 3.0) -> None:
-        self._accepted = [prior * weight] * max_depth
-        self._tested = [weight] * max_depth
+    def __init__(self, prior: float, max_depth: int, decay: float = _TEXT_DECAY) -> None:
+        """decay: what a round leaves of the weight of those before it."""
+        self._accepted = [prior * _PRIOR_WEIGHT] * max_depth
+        self._tested = [_PRIOR_WEIGHT] * max_depth
+        self._decay = decay
+        self._of_all: DepthRates | None = None
         self.trust = Trust(good_faith=_GOOD_FAITH)
+
+    def of_text(self) -> DepthRates:
+        """Returns the rates of one more text: they begin as these, which learn from it as well."""
+        rates = DepthRates(0.0, len(self._tested))
+        rates._accepted = [_PRIOR_WEIGHT * self.rate(d + 1) for d in range(len(self._tested))]
+        rates._of_all, rates.trust = self, self.trust
+        return rates
 
     def rate(self, depth: int) -> float:
         """Returns the rate at ``depth``, from 1."""
@@ -57,8 +69,10 @@ class DepthRates:
     def observe(self, n_levels: int, n_accepted: int) -> None:
         """Takes in a tree of ``n_levels`` levels of which the first ``n_accepted`` held."""
         for at in range(min(n_levels, n_accepted + 1, len(self._tested))):
-            self._tested[at] = 0.9 * self._tested[at] + 1
-            self._accepted[at] = 0.9 * self._accepted[at] + (at < n_accepted)
+            self._tested[at] = self._decay * self._tested[at] + 1
+            self._accepted[at] = self._decay * self._accepted[at] + (at < n_accepted)
+        if self._of_all is not None:
+            self._of_all.observe(n_levels, n_accepted)
 
     def expected_tokens(self, n_levels: int) -> float:
         """Returns how many drafted tokens of so many levels are accepted on average."""

@@ -20,6 +20,7 @@ _FEW = 16  # such tokens at most that are a part of the round; reading more is a
 _STEP_RATE = 0.1  # at which a proposal changes what a step is expected to take
 _MOST_STEP_CHANGE = 1.5  # of one proposal
 _MOST_FREE_GAIN = 1.25  # over plain decoding, in a round that a model that lost is tried again in
+_MODEL_DECAY = 0.98  # what a round leaves of what earlier ones say of a model in all texts
 _HORIZON = 128  # tokens over which catching up with the text has to pay
 _FIRST_GAIN = 1.3  # taken for granted when an output starts
 _STAKE = 1.0  # plain steps' time that catching up may cost on trust alone
@@ -49,15 +50,18 @@ class ModelPlan:
 class ModelRates:
     """What was learned of the draft model in all requests.
 
-    levels: of drafts after a text that it computed; predicted_levels: after one that was predicted
-    for it. step_scale: milliseconds of a step over those of a pass in its cost table.
+    levels: of drafts after texts that it computed; predicted_levels: after those that were
+    predicted for it. Texts differ, so these change slowly.
+    step_scale: milliseconds of a step over those of a pass in its cost table.
     passes_per_level: passes that a level of a tree takes; fewer than one where guesses were right.
     free_gain: over plain decoding, of rounds without it.
     """
 
     def __init__(self, acceptance: float = _PRIOR) -> None:
         """acceptance: of a level, as far as it is known before any was seen."""
-        self.levels, self.predicted_levels = (DepthRates(acceptance, MAX_LEVELS) for _ in range(2))
+        self.levels, self.predicted_levels = (
+            DepthRates(acceptance, MAX_LEVELS, _MODEL_DECAY) for _ in range(2)
+        )
         self.step_scale = 1.0
         self.passes_per_level = 1.0
         self.free_gain = 1.0
@@ -93,7 +97,9 @@ class ModelAdvisor:
         self._backoff = Backoff(_FIRST_REST, _LONGEST_REST)
         self._regret_ms = 0.0  # lost so far by doing without the draft model
         self._predicted_regret_ms = 0.0  # lost so far by what it has not read, but was predicted
-        self._levels = rates.levels
+        self._computed = rates.levels.of_text()
+        self._predicted = rates.predicted_levels.of_text()
+        self._levels = self._computed
         self._free_gain = rates.free_gain
         self._gain = _FIRST_GAIN  # of rounds with it, over what doing without it promised
         self._most_levels = _FIRST_LEVELS
@@ -116,15 +122,15 @@ class ModelAdvisor:
         """
         unread = self._model.unread(context.tokens)
         n_missing = unread.n_missing
-        best = self._best(room, target, free_rate, self._rates.levels, n_missing)
-        self._levels = self._rates.levels
+        best = self._best(room, target, free_rate, self._computed, n_missing)
+        self._levels = self._computed
         if unread.n_predicted:
-            first = self._best(room, target, free_rate, self._rates.predicted_levels, n_missing)
+            first = self._best(room, target, free_rate, self._predicted, n_missing)
             if self._pays_to_read(unread.n_predicted, room, max(first.rate, free_rate), best):
                 self._model.read_exactly()
                 self._backoff.reset()
                 return self._believed(best)
-            best, self._levels = first, self._rates.predicted_levels
+            best, self._levels = first, self._predicted
         if not self._backoff.is_over():
             return ModelPlan()
         best = self._believed(best)
@@ -232,7 +238,7 @@ class ModelAdvisor:
         """
         cost_ms = n_predicted * self._costs.row_ms_of_many
         saved_ms = 1 / rate - _READ_MARGIN / exact.rate if exact.levels else 0.0  # per token
-        n_tokens = 1 + self._rates.predicted_levels.expected_tokens(exact.levels)
+        n_tokens = 1 + self._predicted.expected_tokens(exact.levels)
         # What chance takes in one round it gives back in others.
         self._predicted_regret_ms = max(self._predicted_regret_ms + n_tokens * saved_ms, 0.0)
         n_left = min(room.depth, _HORIZON)

@@ -22,7 +22,8 @@ class DraftPasses:
 
     All tokens are the draft model's.
 
-    rows_per_step: rows that it reads in the time of a step of plain decoding; infinity until `price`.
+    rows_per_step: rows that it reads in the time of a step of plain decoding; infinity until that
+        is known.
     """
 
     promise: Promise | None = None

@@ -35,6 +35,20 @@ def test_a_level_is_tested_where_those_before_it_held() -> None:
     assert rates.expected_tokens(2) == pytest.approx(first + first * 2.35 / 3.7)
 
 
+def test_a_text_begins_with_the_rates_of_all_texts_and_moves_faster() -> None:
+    rates = DepthRates(0.5, 2, decay=0.98)
+    for _ in range(20):
+        rates.of_text().observe(1, 0)
+    known = rates.rate(1)
+    assert known < 0.1
+    text = rates.of_text()
+    assert [text.rate(1), text.rate(2)] == pytest.approx([known, 0.5])
+    for _ in range(5):
+        text.observe(1, 1)
+    assert text.rate(1) > 0.6 > 0.4 > rates.rate(1) > known
+    assert text.trust is rates.trust
+
+
 def test_the_first_round_after_a_rest_is_a_probe() -> None:
     backoff = Backoff(2, 8)
     assert backoff.is_over()

@@ -129,7 +129,7 @@ def test_what_was_predicted_is_computed_once_doing_without_has_cost_as_much(
 ) -> None:
     """40 rows take 10 ms. Drafts after what was predicted never hold."""
     rates, model = ModelRates(0.9), Model(predicted=40)
-    for _ in range(60):
+    for _ in range(300):
         rates.predicted_levels.observe(3, 0)
     advisor = ModelAdvisor(model, CostTable(dict(OWN_MS)), rates)
     levels = [plan.levels for plan in plans(advisor, 16, free_rate, Budget(100, depth))]

@@ -215,15 +215,17 @@ class TreeDrafting(ModelDrafting):
         """Returns what the draft model reads of ``tokens``, in its own tokens.
 
         All of it, or the last `n_recent`, where it would have to compute more than `MAX_MISSING`
-        before its first draft, or longer than `WHOLE_STEPS`.
+        before its next draft, or longer than `WHOLE_STEPS`.
         """
         text = self._text.follow(tokens)
-        may_skip = is_drafting and self._start == 0 and not self._is_whole
         most = max(min(MAX_MISSING, WHOLE_STEPS * self.passes.rows_per_step), self.n_recent)
-        if may_skip and self.passes.n_missing(text) > most:
+        part = [*self._before, *text[self._start :]] if self._start else text
+        may_skip = is_drafting and not self._is_whole
+        if may_skip and self.passes.n_missing(part) > most:
             self._start = len(text) - self.n_recent
             self._before = self._before_end(text[: self._start], text[self._start :])
-        return [*self._before, *text[self._start :]] if self._start else text
+            part = [*self._before, *text[self._start :]]
+        return part
 
     def _before_end(self, text: Sequence[int], end: Sequence[int]) -> list[int]:
         """Returns what is read of ``text`` before ``end``: nothing."""

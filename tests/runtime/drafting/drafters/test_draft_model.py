@@ -190,6 +190,11 @@ def test_of_a_prompt_that_takes_more_than_four_steps_the_end_is_read(
     assert drafting.unread(prompt) == Unread(n_read)
     propose(drafting, context_of(prompt), WIDE)
     assert list(session.tokens) == prompt[-n_read:]
+    drafting.passes.price(1.0, 10.0)
+    text = [*prompt, *range(9)]
+    assert drafting.unread(text).n_missing == 9
+    text += [1 + (prompt[-N_RECENT] == 1)] * 50  # others drafted it
+    assert drafting.unread(text).n_missing == N_RECENT
 
 
 def test_of_a_long_prompt_only_the_end_is_read() -> None:
