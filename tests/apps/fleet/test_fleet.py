@@ -64,7 +64,8 @@ def answers(path: Path) -> dict[tuple[str, str], Any]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    ends_s = time.monotonic() + 60
+    """Waits for what a fleet does after a dozen programs have started, which takes a while."""
+    ends_s = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < ends_s
         time.sleep(0.01)
