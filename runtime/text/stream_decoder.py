@@ -52,7 +52,9 @@ class StreamDecoder:
                 return text
         if (value := self._byte_values.get(token)) is not None:
             self._run.append(token)
-            return self._bytes.decode(bytes([value]))
+            text = self._bytes.decode(bytes([value]))
+            is_opening = text == " " and not self._window and len(self._run) == 1
+            return self._decode(self._run) if is_opening else text
         ended = self._end_run() if self._run else ""
         self._held.append(token)
         return ended + self._take()

@@ -73,6 +73,13 @@ def test_an_answer_is_a_text_of_its_own(kind: str) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["strip", "gemma", "metaspace, bytes"])
+def test_a_blank_in_bytes_may_open_an_answer(kind: str) -> None:
+    tokenizer = make(kind)
+    for new in (["<0x20>"], ["<0x20>", "<0x20>", "x"], ["<0x20>", "▁cat"]):
+        assert streamed(tokenizer, ids(*new)) == tokenizer.decode(ids(*new)), new
+
+
 BROKEN = {
     "a byte too many": (["<0xC3>", "<0xA9>", "<0x80>", "▁cat"], "é\ufffd cat"),
     "a byte that begins nothing": (["a", "<0xFF>", "▁cat"], "a\ufffd cat"),
