@@ -39,6 +39,7 @@ class FakeResult:
     origins = ("target", "lookup", "draft", "target")
     n_prompt_tokens, n_new_tokens, finish_reason = 3, 4, "length"
     ttft_ms = tokens_per_s = 1.0
+    is_in_order = True
     provisional_ms = 0.0
     stats = type("Stats", (), {"n_reused_tokens": 0})()
 
