@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,9 +82,12 @@ def test_quantising_costs_little(
 
 
 def start_training(bundle: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
-    """Returns the command at work on the source of this folder."""
-    corpus = str(Path(__file__).parent)
-    asked = ["--corpus", corpus, "--max-tokens", "3000", "--self", "400"]
+    """Returns the command at work on the source of these tests."""
+    corpus = folder / "corpus"
+    corpus.mkdir(exist_ok=True)
+    for source in Path(__file__).parent.glob("*.py"):
+        shutil.copy(source, corpus)
+    asked = ["--corpus", str(corpus), "--max-tokens", "3000", "--self", "400"]
     return train(bundle, folder, *asked, *more)
 
 
