@@ -196,9 +196,15 @@ class DraftRounds:
         self._n_text = len(tokens)
 
     def end(self, tokens: Sequence[int]) -> None:
-        """The output ended with exactly ``tokens``. Nothing else may be asked afterwards."""
-        _check(self._library.edgedec_draft_rounds_end(*self._text(tokens)))
-        self._handle = None
+        """The output ended with exactly ``tokens``. Nothing else may be asked afterwards.
+
+        Whoever was interrupted while it ended may say so again.
+        """
+        if self._handle is None:
+            return
+        text = self._text(tokens)
+        self._handle = None  # an interrupt may come behind any line
+        _check(self._library.edgedec_draft_rounds_end(*text))
         self._close()
 
     def longest_match(self) -> int:

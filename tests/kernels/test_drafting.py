@@ -59,7 +59,8 @@ def test_faulty_input_is_an_error_and_costs_nothing(
     observe(rounds)
     rounds.propose_alone([1, 2, 3, 1, 2], 5, 5, 0.0)
     rounds.end([1, 2, 3, 1, 2])
-    for late in (rounds.longest_match, lambda: rounds.end([1]), lambda: observe(rounds)):
+    rounds.end([1, 2, 3, 1, 2])
+    for late in (rounds.longest_match, lambda: observe(rounds)):
         with pytest.raises(ValueError, match="the output has ended"):
             late()
 
