@@ -79,7 +79,7 @@ class Stream(Iterator[str]):
         self._provisional_text: TextStream | None = None
         self._provisional_s = 0.0  # until the first of them
         self._decoding: Decoding | None = None
-        self._claims = RLock()  # guards the next two, of which one thread at a time has one
+        self._claims = RLock()  # guards the two flags: one thread at a time runs or ends the output
         self._ended = Condition(self._claims)
         self._is_running = self._is_ending = False
         self._is_stopping = False

@@ -135,7 +135,9 @@ def test_calibration_error_by_bins() -> None:
     assert found is not None
     assert (found.confidence, found.right) == (pytest.approx(0.85), 0.75)
     assert found.expected == pytest.approx((0.25 + 0.05) / 2)
-    assert calibration_error([sample(1, 1.0)] * 3).expected == 0  # type: ignore[union-attr]
+    sure = calibration_error([sample(1, 1.0)] * 3)
+    assert sure is not None
+    assert sure.expected == 0
     assert calibration_error([Sample(fingerprint="f", name="n", metrics={"acc": 1})]) is None
 
 

@@ -1,7 +1,7 @@
 """What the pages tell people to type does what they say.
 
 Every page runs in a folder that holds SmolLM2's bundle (the README exports it itself), the examples
-and the tools. Pages of which no word depends on what a model says have a small model in its place.
+and the tools. Where no word depends on what the model says, a small model takes its place.
 The blocks of a page are
 
 - ``sh``: each command must succeed and print something. ``make`` and ``pytest`` are not run again,

@@ -1,4 +1,4 @@
-"""What a user is told where a driver is missing, old or full, a GPU too old, or nvcc refuses."""
+"""Error messages: no driver, an old driver, a full or old GPU, a refusal of nvcc."""
 
 from __future__ import annotations
 
