@@ -58,7 +58,7 @@ def serve(
 
       edgedec serve qwen2.5-coder:1.5b=coder.edgedec smollm2.edgedec --memory 4000
 
-      edgedec serve smollm2.edgedec --host 0.0.0.0 --api-key "$KEY"
+      edgedec serve smollm2.edgedec --host 0.0.0.0 --api-key-file keys.txt
     """
     with _needs_serve_extra():
         import uvicorn  # noqa: F401

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from starlette.datastructures import Headers
@@ -110,17 +110,30 @@ class Guard:
         keys = self._settings.api_keys
         if not keys:
             return ""
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        secret = given.encode()
-        if not any(hmac.compare_digest(secret, key.encode()) for key in keys):
+        given = list(_given_keys(headers))
+        if not given or not all(_is_among(key, keys) for key in given):
             raise ServeError(
                 401,
                 "authentication_error",
                 "the API key is missing or wrong: send it as Authorization: Bearer KEY",
                 code="invalid_api_key",
             )
-        return given
+        return given[0]
+
+
+def _given_keys(headers: Headers) -> Iterator[str]:
+    """Yields every key that a request came with: each of them has to be right."""
+    for value in headers.getlist("authorization"):
+        scheme, *bearer = value.split(maxsplit=1) or [""]
+        if scheme.lower() == "bearer":
+            yield from bearer
+    yield from filter(None, headers.getlist("x-api-key"))
+
+
+def _is_among(given: str, keys: Sequence[str]) -> bool:
+    """Whether ``given`` is one of ``keys``, found in a time that says nothing of them."""
+    secret = given.strip().encode()
+    return any(hmac.compare_digest(secret, key.encode()) for key in keys)
 
 
 def _cors(origin: str) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +32,15 @@ class AccessOptions:
     ] = 8080
     api_key: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Require this API key. Repeatable."),
+        typer.Option(
+            metavar="KEY",
+            help="Require this API key. Repeatable. Other users of this machine can see it in the "
+            "list of programs: prefer the variable EDGEDEC_API_KEY, or --api-key-file.",
+        ),
+    ] = None
+    api_key_file: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Require a key of FILE, one per line. Repeatable."),
     ] = None
     share_prefixes: Annotated[
         bool,
@@ -122,12 +131,18 @@ class LoadingOptions:
 
 def server_settings(access: AccessOptions, limits: LimitOptions) -> ServerSettings:
     """Returns the settings of the server; a ConfigError if they contradict each other."""
+    from edgedec.apps.serve.access import collected_keys
     from edgedec.apps.serve.settings import ServerSettings
 
+    if limits.keep_alive is not None and not math.isfinite(limits.keep_alive):
+        raise ConfigError(
+            f"--keep-alive is {limits.keep_alive}, expected seconds; leave it out to "
+            "keep models loaded"
+        )
     return ServerSettings(
         host=access.host,
         port=access.port,
-        api_keys=tuple(access.api_key or ()),
+        api_keys=collected_keys(access.api_key or (), access.api_key_file or ()),
         is_prefix_shared=access.share_prefixes,
         is_open=access.no_auth,
         hosts=tuple(access.allow_host or ()),

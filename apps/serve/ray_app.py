@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message
 
+from edgedec.apps.serve.access import collected_keys
 from edgedec.apps.serve.body_writer import TRANSPORT
 from edgedec.apps.serve.offers import find_offers
 from edgedec.apps.serve.service import Service
@@ -48,7 +49,7 @@ class RayOptions(BaseModel):
     models: str
     replicas: int = 2
     threads: int = 1
-    api_keys: str = ""
+    api_keys: str | None = None
 
 
 class Models:
@@ -155,7 +156,8 @@ def app(options: RayOptions) -> Any:
     """
     models = [text for text in options.models.split(",") if text]
     find_offers(models)  # reports what is wrong with them before replicas start
-    settings = ServerSettings(api_keys=tuple(key for key in options.api_keys.split(",") if key))
+    given = () if options.api_keys is None else options.api_keys.split(",")
+    settings = ServerSettings(api_keys=collected_keys(given, ()))
     replicas = serve.deployment(
         Models,
         num_replicas=options.replicas,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edgedec.apps.serve.access import check_key, check_origin, checked_host
 from edgedec.models.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -43,17 +44,17 @@ class ServerSettings:
     request_s: float = 3600.0
 
     def __post_init__(self) -> None:
+        for key in self.api_keys:
+            check_key("--api-key", key)
+        for origin in self.origins:
+            check_origin(origin)
+        object.__setattr__(self, "hosts", tuple(map(checked_host, self.hosts)))
+        if not self.host.strip():
+            raise ConfigError("--host is empty, expected an address such as 127.0.0.1")
         if self.host not in LOOPBACK and not self.api_keys and not self.is_open:
             raise ConfigError(
                 f"--host {self.host} lets other machines in: give --api-key, or --no-auth to let "
                 "everybody in"
             )
-        for origin in self.origins:
-            scheme, _, place = origin.partition("://")
-            if origin != "null" and (not scheme or not place or "/" in place):
-                raise ConfigError(
-                    f"--cors is {origin!r}, expected the origin of a page, such as "
-                    "https://notes.example or http://localhost:3000"
-                )
         if self.api_keys and self.is_open:
-            raise ConfigError("--api-key and --no-auth are given, expected one of them")
+            raise ConfigError("an API key and --no-auth are given, expected one of them")
