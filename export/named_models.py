@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ Announce = Callable[[str, Path], AbstractContextManager[OnProgress]]
 """Called with what is exported and its bundle, before; yields who hears of the progress."""
 
 _GGUF = b"GGUF"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,9 @@ def _make(meant: Meant, announce: Announce) -> None:
             return
         shutil.rmtree(bundle, ignore_errors=True)  # broken, or of another version of edgedec
         with announce(meant.text, bundle) as report:
-            pipeline.export(ExportConfig(meant.source, bundle), report)
+            done = pipeline.export(ExportConfig(meant.source, bundle), report)
+        for warning in done.warnings:
+            _log.warning("%s", warning)
         _remove_outdated(Path(meant.source), bundle)
 
 

@@ -84,7 +84,8 @@ def export(config: ExportConfig, on_progress: OnProgress | None = None) -> Expor
     forget_unfinished(config)
     tensors = {kind: model.tensors for kind, model in models.items()}
     left_out = models[TARGET_MODEL].left_out
-    return ExportReport(config.destination, manifest, tensors, run.phase_ms, left_out)
+    warnings = tuple(warning for model in models.values() for warning in model.warnings)
+    return ExportReport(config.destination, manifest, tensors, run.phase_ms, left_out, warnings)
 
 
 def _open(config: ExportConfig) -> dict[str, _Making]:

@@ -17,7 +17,7 @@ class ExportReport:
 
     tensors: errors of quantisation by the model's name in the bundle, the worst first. phase_ms:
     how long each phase took. left_out: what of the checkpoint is not in the bundle, and why; empty
-    if there is nothing to say.
+    if there is nothing to say. warnings: what may be wrong with the bundle, a line each.
     """
 
     bundle: Path
@@ -25,6 +25,7 @@ class ExportReport:
     tensors: dict[str, tuple[TensorError, ...]]
     phase_ms: dict[str, float]
     left_out: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def n_bytes(self) -> int:
@@ -41,6 +42,7 @@ class ExportReport:
             "n_bytes": self.n_bytes,
             "phase_ms": self.phase_ms,
             "left_out": self.left_out,
+            "warnings": list(self.warnings),
             "verification": self.manifest.verification,
             "models": {name: self._model_dict(name) for name in self.manifest.models},
         }

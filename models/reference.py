@@ -121,6 +121,11 @@ class ReferenceModel:
         logits = find_family(config.family).recipe(ops, config, layer_gates)
         return ReferenceRows(logits, ops.hidden_states)
 
+    def largest_kv(self) -> float:
+        """Returns the largest key or value, without its sign, of what is kept; 0 of none."""
+        rows = [np.abs(part).max() for kept in self._kept.values() for part in kept if part.size]
+        return float(max(rows, default=0.0))
+
     def commit(self, path: Sequence[int] | int) -> None:
         """Keeps the rows ``path`` of the last pass (or its first ``path`` rows) as the prefix."""
         path = range(path) if isinstance(path, int) else path

@@ -25,6 +25,8 @@ def show(done: ExportReport) -> None:
     out.print(f"[bold]{escape(str(done.bundle))}[/]  {bytes_text(done.n_bytes)}, {seconds:.1f} s")
     if done.left_out:
         note(done.left_out)
+    for warning in done.warnings:
+        note(f"warning: {warning}")
     for role, tensors in done.tensors.items():
         if tensors:
             out.print(_tensor_table(role, tensors))
@@ -34,6 +36,11 @@ def show(done: ExportReport) -> None:
                 f"{role} verified against the float32 reference: KL {result['kl_nats']:.2g} nats, "
                 f"the same first choice on {result['top1_agreement']:.0%} of "
                 f"{result['n_tokens']} tokens"
+            )
+        if weights := result.get("weights"):
+            note(
+                f"{role} weights: all {weights['n_matrices']} matrices and {weights['n_vectors']} "
+                "vectors hold finite numbers"
             )
         if "lora" in result:
             note(f"{role} with LoRA: {_lora_text(result['lora'])}")

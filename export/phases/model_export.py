@@ -27,7 +27,8 @@ class ModelExport:
     report: called with bytes done and bytes in all of the current phase.
     calibration: what quantising on a text cost. lora: how much adapters changed each matrix. head:
     of its early exits, or one that drafts, if it has some; for the model that is being sealed.
-    left_out: what of the checkpoint the bundle does not get, and why.
+    left_out: what of the checkpoint the bundle does not get, and why. weights: how many were looked
+    at. warnings: what may be wrong with the bundle, a line each.
     """
 
     kind: str
@@ -42,6 +43,8 @@ class ModelExport:
     lora: dict[str, float] = field(default_factory=dict)
     head: HeadEntry | None = None
     left_out: str = ""
+    weights: dict[str, int] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from edgedec.export.checkpoints.lora import Merged
 from edgedec.export.compilers import (
     check_bidirectional,
@@ -18,7 +20,8 @@ from edgedec.export.phases.shortened import Shortened
 from edgedec.export.phases.trimmed_head import TrimmedHead
 from edgedec.export.quantising.calibration.phase import calibrate
 from edgedec.export.quantising.quantise import Quantized, measure_errors
-from edgedec.export.verifying.verify import N_TOKENS, check_error, verify_logits
+from edgedec.export.verifying.verify import N_TOKENS, check_error, check_spread, verify_logits
+from edgedec.export.verifying.weights_check import check_weights_read
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import matrices
 from edgedec.models.final_norm import write_final_norm
@@ -28,11 +31,14 @@ from edgedec.models.quant import FORMATS
 
 FINAL_NORM_NAME = "final_norm.bin"
 HEAD_IDS_NAME = "head_ids.bin"
+MAX_MATRIX_ERROR = 0.5
+"""Error of a matrix, relative to its size, above which an export warns."""
 
 
 def recipe_phases(compiler: str) -> Phases:
     """Returns the phases of a model that ``compiler`` makes the graph of."""
-    return (("quantise", quantise), *find_compiler(compiler).PHASES, ("verify", verify))
+    first = ("check weights", check_weights), ("quantise", quantise)
+    return (*first, *find_compiler(compiler).PHASES, ("verify", verify))
 
 
 def configure(model: RecipeModel) -> None:
@@ -103,6 +109,13 @@ def trim_head(model: RecipeModel) -> None:
         model.source = TrimmedHead(model.source, ids)
 
 
+def check_weights(model: RecipeModel) -> None:
+    """Every weight is a number, and not all of them are zeros."""
+    found = check_weights_read(model.source, model.source.name, model.report)
+    model.weights = {"n_matrices": found.n_matrices, "n_vectors": found.n_vectors}
+    model.warnings += found.warnings(model.source.name)
+
+
 def quantise(model: RecipeModel) -> None:
     """The format of every matrix, and what quantising costs each."""
     original = model.source
@@ -118,6 +131,12 @@ def quantise(model: RecipeModel) -> None:
         is_draft = model.kind == DRAFT_MODEL
         model.source = Quantized(original, model.quantization, is_draft, model.bundle_folder)
         model.tensors = measure_errors(original, model.source, model.report)
+    model.warnings += [
+        f"{error.name} of {model.source.name} changes by {error.relative_rms:.0%} of its size in "
+        f"{error.format}: export it with a scheme of more bits, such as --quant int8, or keep"
+        for error in model.tensors
+        if error.relative_rms > MAX_MATRIX_ERROR
+    ]
     for name in matrices(model.source.config):
         own = model.source.format(name)
         model.formats[name] = own if model.device.keeps(own.name) else FORMATS["f32"]
@@ -131,11 +150,13 @@ def verify(model: RecipeModel) -> None:
     model.verification = verify_logits(
         compiler.open_graph(model), model.source, can.trees, can.row_gap > 0
     )
+    check_spread(model.verification, model.source.name)
     check_error(
         model.verification,
         f"the logits of {model.source.name} are {{}} from the reference",
-        f"its weights are broken, or it is no plain {model.source.config.family}",
+        _hint(model),
     )
+    model.verification["weights"] = model.weights
     if can.row_gap:
         can = replace(can, row_gap=max(can.row_gap, model.verification["row_gap"]))
         model.entry = replace(model.entry, contract=replace(model.entry.contract, can=can))
@@ -149,6 +170,18 @@ def verify(model: RecipeModel) -> None:
         }
     if model.calibration:
         model.verification["calibration"] = model.calibration
+
+
+def _hint(model: RecipeModel) -> str:
+    """Returns why the logits of a graph may be far from the reference, or what to do."""
+    largest = model.verification.get("largest_kv", 0.0)
+    wider = [name for name in model.device.kv_formats if name in ("int8", "bfloat16", "float32")]
+    if model.kv_format == "float16" and largest > float(np.finfo(np.float16).max) and wider:
+        return (
+            f"its keys and values reach {largest:.3g}, more than float16 holds: export it with "
+            f"--kv-cache {' or '.join(wider)}"
+        )
+    return f"its weights are broken, or it is no plain {model.source.config.family}"
 
 
 def _entry(model: RecipeModel) -> ModelEntry:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import UnsupportedModelError
+from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.reference import ReferenceModel
 from edgedec.models.weights import WeightSource
 
@@ -24,6 +24,9 @@ TREE_PREFIX = 3
 MAX_RELATIVE_ERROR = 0.3
 """Mean error of logits over their spread. 8-bit activations cost some hundredths; a graph that
 computes something else comes to one."""
+
+MIN_SPREAD = 1e-6
+"""Standard deviation of logits under which no token is likelier than another."""
 
 Logits = npt.NDArray[np.float32]
 
@@ -44,7 +47,8 @@ def verify_logits(
         ``n_tokens``; ``max_abs_error`` and ``mean_abs_error`` of logits; ``logit_std`` of the
         reference, to judge them by; ``top1_agreement`` in [0, 1]; ``kl_nats``, the mean over
         tokens of KL(reference || graph); ``tree_max_abs_error``, rows of a tree against the same
-        rows as a chain, if it ``runs_trees``; ``row_gap``, the largest difference of a logit
+        rows as a chain, if it ``runs_trees``; ``largest_kv``, the largest key or value of the
+        reference; ``row_gap``, the largest difference of a logit
         between rows alone and together, if it ``has_gap``.
     """
     tokens = verification_tokens(source.config)
@@ -54,6 +58,7 @@ def verify_logits(
     expected = reference.forward(tokens).logits.astype(np.float32)
     logits = runner.run(tokens, range(-1, N_TOKENS - 1))
     found = compare_logits(logits, expected)
+    found["largest_kv"] = reference.largest_kv()
     if runs_trees:
         found["tree_max_abs_error"] = _tree_error(runner, tokens, logits)
     if has_gap:
@@ -86,6 +91,21 @@ def check_error(found: dict[str, Any], place: str, hint: str) -> None:
         raise UnsupportedModelError(
             f"{place.format(f'{error:.3g}')}, expected at most {MAX_RELATIVE_ERROR} of their "
             f"spread {spread:.3g}: {hint}; nothing was written"
+        )
+
+
+def check_spread(found: dict[str, Any], name: str) -> None:
+    """Raises a CheckpointError if the reference finds all tokens equally likely.
+
+    Args:
+        found: as `compare_logits` returns it.
+        name: the model's name.
+    """
+    if found["logit_std"] < MIN_SPREAD:
+        raise CheckpointError(
+            f"all logits of {name} are equal (their spread is {found['logit_std']:.3g}), so it "
+            "writes nothing but the first token: its weights are broken or the download was "
+            "interrupted: fetch it again; nothing was written"
         )
 
 
