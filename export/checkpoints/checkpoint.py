@@ -34,6 +34,10 @@ class Published(Protocol):
     def sampling(self) -> dict[str, Any]:
         """What the publisher recommends for sampling, by the names of `SAMPLING_KEYS`."""
 
+    @property
+    def unapplied(self) -> tuple[str, ...]:
+        """What the publisher states that is not applied, a line each."""
+
     def tokenizer_json(self) -> str:
         """Returns the tokenizer in the format of the ``tokenizers`` library."""
 
@@ -89,6 +93,11 @@ class EditedCheckpoint:
     def sampling(self) -> dict[str, Any]:
         """The sampling that the checkpoint's publisher recommends."""
         return self._checkpoint.sampling
+
+    @property
+    def unapplied(self) -> tuple[str, ...]:
+        """What the checkpoint's publisher states that is not applied."""
+        return self._checkpoint.unapplied
 
     def tokenizer_json(self) -> str:
         """Returns the checkpoint's tokenizer."""

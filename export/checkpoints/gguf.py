@@ -30,7 +30,7 @@ from edgedec.models.families import (
     find_family,
     unread_weights,
 )
-from edgedec.models.fields import Fields
+from edgedec.models.fields import Fields, shown
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import check_layers, check_weights
 
@@ -121,6 +121,16 @@ class GgufCheckpoint:
         if "top_k" in kept:
             kept["top_k"] = self._fields.integer("general.sampling.top_k")
         return {"do_sample": kept.get("temperature", 0) > 0, **usable(kept)} if kept else {}
+
+    @property
+    def unapplied(self) -> tuple[str, ...]:
+        """What ``general.sampling.*`` recommends that is not applied, a line each."""
+        prefix, applied = "general.sampling.", set(_SAMPLING.values())
+        return tuple(
+            f"{self._fields.origin}: {key} is {shown(value)}, which is not applied"
+            for key, value in self._metadata.items()
+            if key.startswith(prefix) and key.removeprefix(prefix) not in applied and value
+        )
 
     def tokenizer_json(self) -> str:
         """Returns the tokenizer in the format of the ``tokenizers`` library."""

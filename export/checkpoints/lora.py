@@ -1,41 +1,27 @@
-"""LoRA adapters in the layout of PEFT, merged into the matrices they adapt.
-
-Source: huggingface/peft ``src/peft/tuners/lora/layer.py`` (what is added, Apache-2.0).
-"""
+"""A checkpoint with LoRA adapters merged into its weights."""
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.export.checkpoints.adapter_config import CONFIG, MERGE_WITH_PEFT
+from edgedec.export.checkpoints.adapter_edits import Edit, Floats, TokenRows, VectorEdit
+from edgedec.export.checkpoints.adapter_file import WEIGHTS, read_adapter
 from edgedec.export.checkpoints.checkpoint import Checkpoint, EditedCheckpoint
-from edgedec.export.checkpoints.safetensors_file import read_tensors
 from edgedec.export.quantising.quantise import square_sum
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import find_family, scales_weights
-from edgedec.models.fields import Fields
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 from edgedec.models.weights import Weight, float_rows
 
-Floats = npt.NDArray[np.float32]
+__all__ = ["CONFIG", "WEIGHTS", "Merged"]
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_PREFIX = "base_model.model."
 _CHUNK_ROWS = 1024
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """What is added to a matrix of the published model: ``scale * up @ down``."""
-
-    down: Floats  # [r, K]
-    up: Floats  # [N, r]
-    scale: float
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
 class Merged(EditedCheckpoint):
@@ -48,8 +34,8 @@ class Merged(EditedCheckpoint):
         """Reads adapters, each with the weight it is merged with.
 
         Raises:
-            CheckpointError: a file is missing or damaged, or an adapter is of another model.
-            UnsupportedModelError: an adapter is more than pairs of matrices.
+            CheckpointError: A file is missing or damaged, or an adapter is of another model.
+            UnsupportedModelError: An adapter does what merging cannot do.
         """
         super().__init__(checkpoint)
         if scales_weights(family := checkpoint.config.family):
@@ -58,60 +44,94 @@ class Merged(EditedCheckpoint):
                 "multiplied as they are read: merge them with PEFT and export the result"
             )
         self._weights = find_family(family).weights(checkpoint.config)
-        self._pairs: dict[str, list[_Pair]] = {}
+        self._edits: dict[str, list[Edit]] = {}
+        self._vector_edits: dict[str, list[VectorEdit]] = {}
+        self._unapplied: tuple[str, ...] = ()
         for folder, scale in adapters:
-            for name, pair in _read(folder, scale).items():
-                for ours in self._adapted(folder, name, pair):
-                    self._pairs.setdefault(ours, []).append(pair)
+            self._add(folder, scale)
+
+    def _add(self, folder: Path, scale: float) -> None:
+        adapter = read_adapter(folder, scale, self.config.vocab_size)
+        for name, edits in adapter.matrices.items():
+            for edit in edits:
+                unties = not isinstance(edit, TokenRows)
+                for ours in self._adapted(folder, name, edit.shape, unties):
+                    self._edits.setdefault(ours, []).append(edit)
+        for name, vectors in adapter.vectors.items():
+            for vector in vectors:
+                for ours in self._adapted(folder, name, vector.shape):
+                    self._vector_edits.setdefault(ours, []).append(vector)
+        self._unapplied += adapter.unapplied
+
+    @property
+    def unapplied(self) -> tuple[str, ...]:
+        """What publishers state, of the model or of adapters, that is not applied."""
+        return (*super().unapplied, *self._unapplied)
 
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name`` once merged."""
         stored = self._checkpoint.format(name)
-        return stored if stored.is_float or name not in self._pairs else FORMATS["f32"]
+        return stored if stored.is_float or name not in self._edits else FORMATS["f32"]
 
     def stand_in(self, name: str) -> QuantFormat | None:
         """Returns the format that stands in for floats that were merged into a quantised matrix."""
-        is_kept = name not in self._pairs or self._checkpoint.format(name).is_float
+        is_kept = name not in self._edits or self._checkpoint.format(name).is_float
         return self._checkpoint.stand_in(name) if is_kept else FORMATS["q8_0"]
 
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``, merged."""
-        if name not in self._pairs:
+        if name not in self._edits:
             return self._checkpoint.rows(name, start, stop)
         values = float_rows(self._checkpoint, name, start, stop)
         fmt = self.format(name)
         with np.errstate(over="ignore", invalid="ignore"):
-            merged = _stored(values + self._difference(name, start, stop), fmt)
+            merged = _stored(self._edited(values, name, start, stop), fmt)
         if not np.isfinite(merged.dequantize()).all():
             raise CheckpointError(
                 f"{name}: what adapters add to it is beyond {fmt.name}: merge them with less weight"
             )
         return merged
 
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """Returns the norm weight or bias ``name``, merged."""
+        values = self._checkpoint.vector(name)
+        for edit in self._vector_edits.get(name, ()):
+            values = edit.of_vector(values, self._weights[name])
+        return values
+
     def changes(self) -> dict[str, float]:
         """Returns the size of what was added to each matrix, relative to what it had."""
         found = {}
-        for name in self._pairs:
+        for name in self._edits:
             n = self._weights[name].shape[0]
             added, had = 0.0, 0.0
             for start in range(0, n, _CHUNK_ROWS):
                 stop = min(start + _CHUNK_ROWS, n)
-                added += square_sum(self._difference(name, start, stop))
-                had += square_sum(float_rows(self._checkpoint, name, start, stop))
+                values = float_rows(self._checkpoint, name, start, stop)
+                with np.errstate(over="ignore", invalid="ignore"):  # reported where it is merged
+                    added += square_sum(self._edited(values, name, start, stop) - values)
+                had += square_sum(values)
             found[name] = math.sqrt(added / max(had, 1e-30))
         return found
 
-    def _difference(self, name: str, start: int, stop: int) -> Floats:
-        weight = self._weights[name]
-        total = np.zeros((stop - start, weight.shape[1]), np.float32)
-        for pair in self._pairs[name]:
-            up = weight.hf.take(pair.up, weight.shape[0], start, stop)
-            with np.errstate(over="ignore", invalid="ignore"):  # reported where it is merged
-                total += np.float32(pair.scale) * (up @ pair.down)
-        return total
+    def _edited(self, values: Floats, name: str, start: int, stop: int) -> Floats:
+        for edit in self._edits[name]:
+            values = edit.edited(values, self._weights[name], start, stop)
+        return values
 
-    def _adapted(self, folder: Path, name: str, pair: _Pair) -> list[str]:
-        """Returns our matrices that the published matrix ``name`` holds; checks their shape."""
+    def _adapted(
+        self, folder: Path, name: str, shape: tuple[int, ...], unties: bool = False
+    ) -> list[str]:
+        """Returns our weights that the published tensor ``name`` holds; checks their shape.
+
+        unties: a head that shares the embedding does not share the change.
+        """
+        if unties and self.config.is_head_tied and name in (_EMBEDDING, _HEAD):
+            raise UnsupportedModelError(
+                f"{folder}: adapts {name}, but embedding and head of {self.name} are one matrix, "
+                "and the adapter was trained with two: merge it with PEFT, set tie_word_embeddings "
+                "to false, and export the result"
+            )
         found: dict[str, Weight] = {
             ours: weight for ours, weight in self._weights.items() if weight.hf.name == name
         }
@@ -121,13 +141,23 @@ class Merged(EditedCheckpoint):
                 f"another model"
             )
         n = max(weight.hf.first_row + weight.shape[0] for weight in found.values())
-        k = next(iter(found.values())).shape[1]
-        if (len(pair.up), pair.down.shape[1]) != (n, k):
-            raise CheckpointError(
-                f"{folder}: adapts {name} of shape {[len(pair.up), pair.down.shape[1]]}, that of "
-                f"{self.name} is {[n, k]}; it is an adapter of another model"
-            )
+        expected = (n, *next(iter(found.values())).shape[1:])
+        if shape != expected:
+            self._refuse_shape(folder, name, shape, expected)
         return list(found)
+
+    def _refuse_shape(
+        self, folder: Path, name: str, shape: tuple[int, ...], expected: tuple[int, ...]
+    ) -> None:
+        if name in (_EMBEDDING, _HEAD) and shape[1:] == expected[1:]:
+            raise UnsupportedModelError(
+                f"{folder}: {name} has {shape[0]} rows, that of {self.name} {expected[0]}: the "
+                f"vocabulary was changed, and its tokenizer; {MERGE_WITH_PEFT}"
+            )
+        raise CheckpointError(
+            f"{folder}: adapts {name} of shape {list(shape)}, that of "
+            f"{self.name} is {list(expected)}; it is an adapter of another model"
+        )
 
 
 def _stored(values: Floats, fmt: QuantFormat) -> PlainTensor:
@@ -138,67 +168,4 @@ def _stored(values: Floats, fmt: QuantFormat) -> PlainTensor:
         bits = np.ascontiguousarray(values).view(np.uint32)
         rounded = bits + 0x7FFF + (bits >> 16 & 1)  # to nearest, ties to even
         return PlainTensor(fmt, (rounded >> 16).astype(np.uint16))
-    return PlainTensor(fmt, values)
-
-
-def _read(folder: Path, weight: float) -> dict[str, _Pair]:
-    """Returns the pairs of an adapter by the published name of the matrix they adapt."""
-    config = _read_config(folder)
-    if not (folder / WEIGHTS).is_file():
-        raise CheckpointError(
-            f"{folder}: has no {WEIGHTS}; pickled adapters are not read, save it as safetensors"
-        )
-    tensors = read_tensors(folder / WEIGHTS)
-    modules: dict[str, dict[str, Floats]] = {}
-    for name, tensor in tensors.items():
-        stem, _, kind = name.removesuffix(".weight").rpartition(".")
-        if kind not in ("lora_A", "lora_B") or not stem.startswith(_PREFIX):
-            raise UnsupportedModelError(
-                f"{folder}: holds {name[:80]}, expected only pairs lora_A and lora_B of "
-                f"linear layers"
-            )
-        if tensor.is_raw:
-            raise UnsupportedModelError(
-                f"{folder}: {name[:80]} has type {tensor.type}, expected floats"
-            )
-        values = PlainTensor(tensor.format, tensor.values()).dequantize()
-        modules.setdefault(stem.removeprefix(_PREFIX), {})[kind] = values
-    return {
-        f"{module}.weight": _pair(folder, module, parts, config, weight)
-        for module, parts in modules.items()
-    }
-
-
-def _read_config(folder: Path) -> Fields:
-    path = folder / CONFIG
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError:
-        raise CheckpointError(
-            f"{folder}: has no {CONFIG}; expected the folder of a LoRA adapter, as PEFT saves it"
-        ) from None
-    except (ValueError, RecursionError):
-        raise CheckpointError(f"{path}: is not JSON; fetch it again") from None
-    config = Fields(values, f"{folder.name}/{CONFIG}", CheckpointError)
-    config.refuse("peft_type", "LORA")
-    for key in ("use_dora", "fan_in_fan_out"):
-        config.refuse(key, False)
-    config.refuse("bias", "none")
-    for key in ("rank_pattern", "alpha_pattern"):
-        if config.get(key):
-            raise UnsupportedModelError(f"{config.origin}: {key} is set, expected the same for all")
-    return config
-
-
-def _pair(
-    folder: Path, module: str, parts: dict[str, Floats], config: Fields, weight: float
-) -> _Pair:
-    rank, alpha = config.integer("r", least=1), config.number("lora_alpha")
-    down, up = parts.get("lora_A"), parts.get("lora_B")
-    is_pair = down is not None and up is not None and down.ndim == up.ndim == 2
-    if not is_pair or down is None or up is None or not len(down) == up.shape[1] == rank:
-        raise CheckpointError(
-            f"{folder}: {module} has no pair of matrices of rank {rank}; fetch it again"
-        )
-    is_scaled_by_root = config.flag("use_rslora", False)
-    return _Pair(down, up, weight * alpha / (math.sqrt(rank) if is_scaled_by_root else rank))
+    return PlainTensor(fmt, np.ascontiguousarray(values, np.float32))

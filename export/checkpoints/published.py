@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.models.fields import Fields
+from edgedec.models.fields import Fields, shown
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,60 @@ def one_template(default: str | None, with_tools: str | None) -> str | None:
     )
 
 
-SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
 """Recommendations that a bundle keeps, named as in ``generation_config.json``, besides the flag
 ``do_sample``."""
+
+
+_APPLIED = {
+    *SAMPLING_KEYS, "do_sample", "eos_token_id", "bos_token_id", "decoder_start_token_id",
+    "suppress_tokens",
+}  # fmt: skip
+_HARMLESS: dict[str, tuple[Any, ...] | None] = {
+    "max_length": None, "max_new_tokens": None, "max_time": None, "use_cache": None,
+    "early_stopping": None, "length_penalty": None, "num_return_sequences": None,
+    "cache_implementation": None, "cache_config": None, "return_legacy_cache": None,
+    "prefill_chunk_size": None, "renormalize_logits": None, "remove_invalid_values": None,
+    "token_healing": None, "output_attentions": None, "output_hidden_states": None,
+    "output_scores": None, "output_logits": None, "return_dict_in_generate": None,
+    "pad_token_id": None, "is_assistant": None, "num_assistant_tokens": None,
+    "num_assistant_tokens_schedule": None, "assistant_confidence_threshold": None,
+    "prompt_lookup_num_tokens": None, "max_matching_ngram_size": None,
+    "assistant_early_exit": None, "assistant_lookbehind": None, "target_lookbehind": None,
+    "disable_compile": None, "compile_config": None, "low_memory": None, "_from_model_config": None,
+    "transformers_version": None, "continuous_batching_config": None, "trust_remote_code": None,
+    "custom_generate": None, "attn_implementation": None, "model_type": None, "_name_or_path": None,
+    "chat_format": None, "max_window_size": None, "max_context_size": None, "do_stream": None,
+    "user_token_id": None, "assistant_token_id": None, "transformers.js_config": None,
+    "num_beams": (1,), "num_beam_groups": (1,), "diversity_penalty": (0,), "penalty_alpha": (0,),
+    "dola_layers": (), "epsilon_cutoff": (0,), "eta_cutoff": (0,), "guidance_scale": (1,),
+    "encoder_repetition_penalty": (1,), "encoder_no_repeat_ngram_size": (0,), "min_length": (0,),
+    "no_repeat_ngram_size": (0,), "min_new_tokens": (0,), "top_h": (1,),
+}  # fmt: skip
+"""Keys of ``generation_config.json`` that no bundle keeps -> the values with which they change no
+text; None for any. Those of lengths are limits of the publisher's own machine.
+
+Source: transformers ``generation/configuration_utils.py`` (Apache-2.0).
+"""
+_INSTEAD = {
+    "num_beams": "use --beams N",
+    "num_beam_groups": "use --beams N --beam-groups N",
+}
+"""What to do about keys that are not applied by themselves."""
+
+
+def unapplied_keys(fields: Fields) -> tuple[str, ...]:
+    """Returns a line for each key of ``generation_config.json`` that no bundle applies."""
+    found = []
+    for key, value in fields.values.items():
+        harmless = _HARMLESS.get(key, ())
+        is_off = value is None or value is False or value in ([], {}, "")
+        if key in _APPLIED or harmless is None or is_off:
+            continue
+        if not (isinstance(value, int | float | str) and value in harmless):
+            instead = f": {_INSTEAD[key]}" if key in _INSTEAD else ""
+            found.append(f"{fields.origin}: {key} is {shown(value)}, which is not applied{instead}")
+    return tuple(found)
 
 
 _MOST = 1e9  # larger numbers are typing errors, and no sampler takes them
@@ -67,6 +118,7 @@ def usable(stated: Mapping[str, float]) -> dict[str, Any]:
         "top_k": lambda value: 0 < value <= _MOST,
         "top_p": lambda value: 0 < value < 1,
         "min_p": lambda value: 0 < value <= 1,
+        "typical_p": lambda value: 0 < value < 1,
         "repetition_penalty": lambda value: 0 < value <= _MOST,
     }
     return {key: value for key, value in stated.items() if is_on[key](value)}

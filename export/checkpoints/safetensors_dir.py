@@ -24,6 +24,7 @@ from edgedec.export.checkpoints.published import (
     SpecialTokens,
     one_template,
     read_suppressed,
+    unapplied_keys,
     usable,
 )
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
@@ -188,6 +189,12 @@ class HuggingFaceTexts:
         if "top_k" in numbers:
             numbers["top_k"] = stated.integer("top_k")
         return {"do_sample": stated.flag("do_sample", False), **usable(numbers)}
+
+    @property
+    def unapplied(self) -> tuple[str, ...]:
+        """What ``generation_config.json`` states that is not applied, a line each."""
+        stated = _read_fields(self._folder, "generation_config.json", is_optional=True)
+        return unapplied_keys(stated)
 
     @property
     def _vocab_size(self) -> int:

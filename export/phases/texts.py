@@ -15,6 +15,7 @@ def read_target(model: ModelExport) -> None:
     _write(folder / TOKENIZER_NAME, published.tokenizer_json())
     if (template := published.chat_template()) is not None:
         _write(folder / "chat_template.jinja", template)
+    model.warnings += published.unapplied
     special = published.special
     settings = {
         "eos_token_id": list(special.eos_ids),

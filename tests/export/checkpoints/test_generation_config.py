@@ -56,3 +56,37 @@ def test_used(tmp_path: Path, stated: str) -> None:
 def test_refused_at_export(tmp_path: Path, stated: str) -> None:
     with pytest.raises(CheckpointError, match=r"generation_config\.json"):
         sampling(tmp_path, stated)
+
+
+@pytest.mark.parametrize(
+    ("stated", "named"),
+    [
+        ({"sequence_bias": [[[1, 2], -4.0]]}, "sequence_bias"),
+        ({"num_beams": 4}, "num_beams is 4, which is not applied: use --beams N"),
+        ({"guidance_scale": 1.5}, "guidance_scale"),
+        ({"epsilon_cutoff": 3e-4}, "epsilon_cutoff"),
+        ({"forced_eos_token_id": 2}, "forced_eos_token_id"),
+        ({"stop_strings": ["END"]}, "stop_strings"),
+        ({"exponential_decay_length_penalty": [5, 1.1]}, "exponential_decay_length_penalty"),
+        ({"watermarking_config": {"bias": 2}}, "watermarking_config"),
+        ({"novel_setting": "x"}, "novel_setting"),
+    ],
+)
+def test_what_is_not_applied_is_named(tmp_path: Path, stated: dict[str, Any], named: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 90}))
+    (tmp_path / "generation_config.json").write_text(json.dumps(stated))
+    (line,) = HuggingFaceTexts(tmp_path).unapplied
+    assert f"generation_config.json: {named}" in line
+
+
+def test_defaults_of_transformers_are_harmless(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the dev extra")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 90}))
+    stated = {
+        **transformers.GenerationConfig().to_dict(), "max_length": 4096, "pad_token_id": 0,
+        "transformers_version": "4.57.6", "_from_model_config": True, "do_sample": True,
+        "temperature": 0.7, "top_p": 0.8, "top_k": 20, "typical_p": 0.9, "num_beams": 1,
+    }  # fmt: skip
+    (tmp_path / "generation_config.json").write_text(json.dumps(stated))
+    assert HuggingFaceTexts(tmp_path).unapplied == ()
+    assert sampling(tmp_path, json.dumps(stated))["typical_p"] == 0.9

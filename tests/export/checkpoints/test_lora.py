@@ -139,8 +139,25 @@ def test_adapters_that_do_not_fit(make_gguf: Any, tmp_path: Path) -> None:
     write_adapter(folder, r=8)
     assert "of rank 8" in refusal()
     write_adapter(folder, extra={"base_model.model.lm_head.weight": np.ones((2, 2), np.float32)})
-    assert "expected only pairs lora_A and lora_B" in refusal(UnsupportedModelError)
-    for config, word in (({"use_dora": True}, "use_dora"), ({"peft_type": "IA3"}, "'IA3'")):
+    assert "adapts lm_head.weight of shape [2, 2], that of tiny-llama is [300" in refusal()
+    write_adapter(folder, extra={"base_model.model.lm_head.weight": np.ones((9, 256), np.float32)})
+    assert "the vocabulary was changed" in refusal(UnsupportedModelError)
+    write_adapter(folder, extra={"transformer.h.0.weight": np.ones((2, 2), np.float32)})
+    assert "expected names that begin with base_model.model." in refusal(UnsupportedModelError)
+    refused: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"peft_type": "IA3"}, "'IA3'"),
+        ({"init_lora_weights": "pissa"}, "merge_and_unload"),
+        ({"init_lora_weights": "pissa_niter_16"}, "'pissa_niter_16'"),
+        ({"init_lora_weights": "olora"}, "the training changed the base weights"),
+        ({"init_lora_weights": "corda"}, "'corda'"),
+        ({"init_lora_weights": "loftq"}, "'loftq'"),
+        ({"kasa_config": {"x": 1}}, "kasa_config"),
+        ({"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens"),
+        ({"layer_replication": [[0, 2]]}, "layer_replication"),
+        ({"target_parameters": ["mlp.experts.down_proj"]}, "target_parameters"),
+        ({"use_qalora": True}, "use_qalora"),
+    )
+    for config, word in refused:
         write_adapter(folder, **config)
         assert word in refusal(UnsupportedModelError)
     stem = stem.replace("layers.0", "layers.1")
@@ -149,6 +166,56 @@ def test_adapters_that_do_not_fit(make_gguf: Any, tmp_path: Path) -> None:
     write_adapter(folder)
     (folder / WEIGHTS).rename(folder / "adapter_model.bin")
     assert "pickled adapters are not read" in refusal()
+
+
+def test_unknown_settings_are_named(make_gguf: Any, tmp_path: Path) -> None:
+    write_adapter(tmp_path / "a", use_novelty=0.5, lora_dropout=0.1, target_modules=["q_proj"])
+    base = open_checkpoint(str(make_gguf("llama")))
+    merged = Merged(base, ((tmp_path / "a", 1.0),))
+    assert merged.unapplied == ("a/adapter_config.json: use_novelty is 0.5, which is not applied",)
+
+
+def write_mlx_adapter(folder: Path, magnitude: Any = None) -> dict[str, Any]:
+    """Writes an adapter as mlx-lm does; returns its pair."""
+    folder.mkdir()
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((512, RANK), (RANK, 256)))
+    stem = "model.layers.1.mlp.down_proj"
+    tensors = {f"{stem}.lora_a": a, f"{stem}.lora_b": b}
+    if magnitude is not None:
+        tensors[f"{stem}.m"] = magnitude
+    safetensors.save_file(tensors, folder / "adapters.safetensors")
+    kind = "lora" if magnitude is None else "dora"
+    stated = {
+        "fine_tune_type": kind,
+        "num_layers": 1,
+        "lora_parameters": {"rank": RANK, "scale": 2.5},
+    }
+    (folder / CONFIG).write_text(json.dumps(stated))
+    return {"a": a, "b": b}
+
+
+@pytest.mark.parametrize("has_magnitude", [False, True])
+def test_adapters_of_mlx(make_gguf: Any, tmp_path: Path, has_magnitude: bool) -> None:
+    magnitude = np.linspace(1, 2, 256, dtype=np.float32) if has_magnitude else None
+    pair = write_mlx_adapter(tmp_path / "a", magnitude)
+    base = open_checkpoint(str(make_gguf("llama")))
+    name = "layers.1.mlp.down_proj.weight"
+    # mlx-lm's LoRALinear.fuse: weight + (scale * lora_b.T) @ lora_a.T
+    expected = float_rows(base, name, 0, 256).astype(np.float64) + (2.5 * pair["b"].T) @ pair["a"].T
+    if magnitude is not None:  # DoRALinear.fuse
+        expected *= (magnitude / np.linalg.norm(expected, axis=1))[:, np.newaxis]
+    merged = float_rows(Merged(base, ((tmp_path / "a", 1.0),)), name, 0, 256)
+    np.testing.assert_allclose(merged, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.robustness
+def test_adapters_in_gguf_files(make_gguf: Any, tmp_path: Path) -> None:
+    base = open_checkpoint(str(make_gguf("llama")))
+    adapter = tmp_path / "adapter.gguf"
+    adapter.write_bytes(b"GGUF")
+    with pytest.raises(UnsupportedModelError, match="adapters in GGUF files are not read"):
+        Merged(base, ((adapter, 1.0),))
 
 
 @pytest.mark.robustness

@@ -1,0 +1,192 @@
+"""Adapters in the layouts of PEFT and of MLX, as edits of weights by their published names."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from edgedec.export.checkpoints.adapter_config import (
+    MERGE_WITH_PEFT,
+    AdapterConfig,
+    read_config,
+    read_fields,
+)
+from edgedec.export.checkpoints.adapter_edits import (
+    AddedToVector,
+    Edit,
+    Floats,
+    Pair,
+    Replaced,
+    TokenRows,
+    VectorEdit,
+)
+from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
+from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.quant import PlainTensor
+
+WEIGHTS, MLX_WEIGHTS = "adapter_model.safetensors", "adapters.safetensors"
+_PREFIX = "base_model.model."
+_TEXT_PART = re.compile(r"^(model\.)?language_model\.(model\.)?(?=layers|embed|norm)")
+"""What models that see images have before the names of their text model's weights."""
+_PEFT_KINDS = {
+    "lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector",
+}  # fmt: skip
+
+
+@dataclass
+class Adapter:
+    """What an adapter does, by the published names of weights.
+
+    unapplied: a line for each setting that is not applied.
+    """
+
+    matrices: dict[str, list[Edit]] = field(default_factory=lambda: defaultdict(list))
+    vectors: dict[str, list[VectorEdit]] = field(default_factory=lambda: defaultdict(list))
+    unapplied: tuple[str, ...] = ()
+
+
+def read_adapter(folder: Path, weight: float, vocab_size: int) -> Adapter:
+    """Returns the adapter in ``folder``, to be merged with ``weight``.
+
+    Raises:
+        CheckpointError: A file is missing or damaged.
+        UnsupportedModelError: It does what merging cannot do.
+    """
+    is_mlx = folder.is_dir() and (folder / MLX_WEIGHTS).is_file()
+    if is_mlx and not (folder / WEIGHTS).is_file():
+        return _read_mlx(folder, weight)
+    config = read_config(folder)
+    if not (folder / WEIGHTS).is_file():
+        raise CheckpointError(
+            f"{folder}: has no {WEIGHTS}; pickled adapters are not read, save it as safetensors "
+            "with PEFT: PeftModel.from_pretrained(BASE, ADAPTER).save_pretrained(NEW)"
+        )
+    parts: dict[str, dict[str, Floats]] = defaultdict(dict)
+    for name, tensor in read_tensors(folder / WEIGHTS).items():
+        module, kind = _split(folder, name)
+        parts[module][kind] = _floats(folder, name, tensor)
+    found = Adapter(unapplied=config.unapplied)
+    for module, of_module in parts.items():
+        _add_peft(found, folder, module, of_module, config, weight, vocab_size)
+    return found
+
+
+def _split(folder: Path, name: str) -> tuple[str, str]:
+    """Returns the module and the part of it that the tensor ``name`` of PEFT is."""
+    stem = name.removesuffix(".weight")
+    module, _, kind = stem.rpartition(".")
+    if not name.startswith(_PREFIX):
+        raise UnsupportedModelError(
+            f"{folder}: holds {name[:80]}, expected names that begin with {_PREFIX}"
+        )
+    if stem.endswith(".lora_B.bias"):
+        module, kind = stem.removesuffix(".lora_B.bias"), "lora_B.bias"
+    elif stem.endswith((".token_adapter.trainable_tokens_delta", ".trainable_tokens_delta")):
+        module, kind = re.sub(r"(\.token_adapter)?\.trainable_tokens_delta$", "", stem), "tokens"
+    elif kind not in _PEFT_KINDS:
+        is_bias = name.endswith(".bias")
+        module, kind = name.removesuffix(".bias" if is_bias else ".weight"), "bias"
+        kind = kind if is_bias else "whole"
+        module = module.removesuffix(".base_layer")
+    return _TEXT_PART.sub("model.", module.removeprefix(_PREFIX)), kind
+
+
+def _floats(folder: Path, name: str, tensor: StoredTensor) -> Floats:
+    if tensor.is_raw:
+        raise UnsupportedModelError(
+            f"{folder}: {name[:80]} has type {tensor.type}, expected floats"
+        )
+    return PlainTensor(tensor.format, tensor.values()).dequantize()
+
+
+def _add_peft(
+    found: Adapter,
+    folder: Path,
+    module: str,
+    parts: dict[str, Floats],
+    config: AdapterConfig,
+    weight: float,
+    vocab_size: int,
+) -> None:
+    """Adds what ``parts`` do to ``module``."""
+    if (whole := parts.pop("whole", None)) is not None:
+        if whole.ndim == 1:
+            found.vectors[f"{module}.weight"].append(Replaced(whole, weight))
+        else:
+            found.matrices[f"{module}.weight"].append(Replaced(whole, weight))
+    if (bias := parts.pop("bias", None)) is not None:
+        found.vectors[f"{module}.bias"].append(Replaced(bias, weight))
+    if (rows := parts.pop("tokens", None)) is not None:
+        ids = next((ids for key, ids in config.token_ids.items() if module.endswith(key)), ())
+        if rows.ndim != 2 or len(ids) != len(rows):
+            raise CheckpointError(
+                f"{folder}: trains {len(rows)} tokens of {module}, but trainable_token_indices "
+                f"names {len(ids)}; fetch the adapter again"
+            )
+        edit = TokenRows(ids, rows, weight, vocab_size)
+        found.matrices[f"{module}.weight"].append(edit)
+    if (added := parts.pop("lora_B.bias", None)) is not None:
+        scale = np.float32(weight * config.scale_of(module))
+        found.vectors[f"{module}.bias"].append(AddedToVector(added * scale))
+    if parts:
+        found.matrices[f"{module}.weight"].append(_pair(folder, module, parts, config, weight))
+
+
+def _pair(
+    folder: Path, module: str, parts: dict[str, Floats], config: AdapterConfig, weight: float
+) -> Pair:
+    rank = config.rank_of(module)
+    down, up = parts.get("lora_A"), parts.get("lora_B")
+    a, b = parts.get("lora_embedding_A"), parts.get("lora_embedding_B")
+    if a is not None and b is not None and a.ndim == b.ndim == 2:
+        down, up = np.ascontiguousarray(b.T), np.ascontiguousarray(a.T)
+    is_pair = down is not None and up is not None and down.ndim == up.ndim == 2
+    if not is_pair or down is None or up is None or not len(down) == up.shape[1] == rank:
+        raise CheckpointError(
+            f"{folder}: {module} has no pair of matrices of rank {rank}; fetch it again"
+        )
+    magnitude = parts.get("lora_magnitude_vector")
+    if magnitude is not None:
+        magnitude = magnitude.reshape(-1)
+        if a is not None or len(magnitude) != len(up):
+            raise UnsupportedModelError(
+                f"{folder}: {module} has {len(magnitude)} magnitudes (DoRA), expected one for each "
+                f"row of a linear layer; {MERGE_WITH_PEFT}"
+            )
+    return Pair(down, up, weight * config.scale_of(module), magnitude)
+
+
+def _read_mlx(folder: Path, weight: float) -> Adapter:
+    """Returns an adapter that MLX trained: pairs [K, r] and [r, N], and magnitudes of DoRA."""
+    config = read_fields(folder)
+    config.refuse("fine_tune_type", "lora", "dora")
+    settings = config.table("lora_parameters")
+    rank, scale = settings.integer("rank", least=1), settings.optional("scale", settings.number)
+    if scale is None:
+        scale = settings.number("alpha") / rank
+    parts: dict[str, dict[str, Floats]] = defaultdict(dict)
+    for name, tensor in read_tensors(folder / MLX_WEIGHTS).items():
+        module, _, kind = name.rpartition(".")
+        if kind not in ("lora_a", "lora_b", "m"):
+            raise UnsupportedModelError(
+                f"{folder}: holds {name[:80]}, expected only lora_a, lora_b and m of linear "
+                "layers: fuse it with mlx_lm.fuse and export the result"
+            )
+        parts[_TEXT_PART.sub("model.", module)][kind] = _floats(folder, name, tensor)
+    found = Adapter()
+    for module, of_module in parts.items():
+        down, up = of_module.get("lora_a"), of_module.get("lora_b")
+        if down is None or up is None or not down.shape[-1] == len(up) == rank:
+            raise CheckpointError(
+                f"{folder}: {module} has no pair of matrices of rank {rank}; fetch it again"
+            )
+        pair = Pair(
+            np.ascontiguousarray(down.T), np.ascontiguousarray(up.T), weight * scale,
+            of_module.get("m"),
+        )  # fmt: skip
+        found.matrices[f"{module}.weight"].append(pair)
+    return found

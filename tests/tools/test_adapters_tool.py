@@ -1,0 +1,90 @@
+"""Adapters as PEFT makes, saves and merges them; `tools/fuzz/adapters.py` draws more of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FUZZ = Path(__file__).parents[2] / "tools/fuzz"
+LINEAR = ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"]
+BIASED: dict[str, Any] = {"attention_bias": True, "tie_word_embeddings": False}
+UNTIED: dict[str, Any] = {"tie_word_embeddings": False}
+PLAIN: dict[str, Any] = {"r": 4, "lora_alpha": 12, "target_modules": LINEAR}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "rank pattern": (UNTIED, {"rank_pattern": {"layers.1.self_attn.q_proj": 7, "o_proj": 2}}),
+    "alpha pattern": (UNTIED, {"alpha_pattern": {"q_proj": 30, r".*\.0\..*": 3}}),
+    "both": (UNTIED, {"rank_pattern": {"q.*": 3}, "alpha_pattern": {"q.*": 5}, "use_rslora": True}),
+    "DoRA": (UNTIED, {"use_dora": True}),
+    "DoRA with patterns": (UNTIED, {"use_dora": True, "rank_pattern": {"q_proj": 1}}),
+    "biases": (BIASED, {"bias": "all"}),
+    "biases of LoRA": (BIASED, {"bias": "lora_only"}),
+    "bias of B": (BIASED, {"lora_bias": True, "target_modules": ["q_proj", "k_proj"]}),
+    "norms": (UNTIED, {"modules_to_save": ["norm", "input_layernorm"]}),
+    "head and embedding": (UNTIED, {"modules_to_save": ["lm_head", "embed_tokens"]}),
+    "embedding": (UNTIED, {"target_modules": ["embed_tokens", "lm_head", "q_proj"]}),
+    "tokens": (UNTIED, {"trainable_token_indices": [3, 40, 7]}),
+    "tokens of a tied head": ({"tie_word_embeddings": True}, {"trainable_token_indices": [3, 40]}),
+    "fan_in_fan_out": (UNTIED, {"fan_in_fan_out": True}),
+    "layers": (UNTIED, {"layers_to_transform": [1]}),
+    "gaussian": (UNTIED, {"init_lora_weights": "gaussian"}),
+    "orthogonal": (UNTIED, {"init_lora_weights": "orthogonal"}),
+}
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "PiSSA": (UNTIED, {"init_lora_weights": "pissa"}, "init_lora_weights"),
+    "OLoRA": (UNTIED, {"init_lora_weights": "olora"}, "init_lora_weights"),
+    "tied head": ({"tie_word_embeddings": True}, {"modules_to_save": ["lm_head"]}, "one matrix"),
+}
+
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def tool() -> Iterator[Any]:
+    pytest.importorskip("peft", reason="needs the dev extra")
+    sys.path.insert(0, str(FUZZ))
+    import adapters
+
+    yield adapters
+    sys.path.remove(str(FUZZ))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CASES)
+def test_what_peft_merges(tool: Any, tmp_path: Path, name: str) -> None:
+    model, config = CASES[name]
+    assert tool.compared(tmp_path, model, {**PLAIN, **config}, 0) == "equal"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_merging_cannot_do(tool: Any, tmp_path: Path, name: str) -> None:
+    model, config, reason = REFUSED[name]
+    assert tool.compared(tmp_path, model, {**PLAIN, **config}, 0) == f"refused: {reason}"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_adapters_drawn_at_random(tool: Any) -> None:
+    import random
+
+    outcomes = [tool.try_once(random.Random(seed)) for seed in range(1000, 1024)]
+    assert outcomes.count("equal") > 5
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_conversion_that_refusals_name(tool: Any, tmp_path: Path) -> None:
+    """Merging with PEFT gives the trained model of PiSSA: its logits are those of the adapter."""
+    import peft
+    import torch
+    import transformers
+
+    assert tool.made_by_peft(tmp_path, UNTIED, {**PLAIN, "init_lora_weights": "pissa"}, 0)
+    base = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "base")
+    trained = peft.PeftModel.from_pretrained(base, str(tmp_path / "adapter"))
+    merged = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "merged")
+    ids = torch.arange(1, 20)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, trained(ids).logits, atol=1e-4, rtol=1e-4)

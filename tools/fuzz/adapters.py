@@ -1,0 +1,156 @@
+"""Adapter configurations, drawn at random, against what PEFT makes of them.
+
+    python tools/fuzz/adapters.py --tries 500 --seconds 500
+
+Each try trains nothing: PEFT makes an adapter of a tiny llama, its weights get random values, PEFT
+saves and merges it, and edgedec merges it, too. Both have the same weights, or edgedec refuses in
+one line. Called again it goes on.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pieces import run_tries
+
+from edgedec.export.checkpoints.lora import Merged
+from edgedec.export.checkpoints.safetensors_dir import HuggingFaceCheckpoint
+from edgedec.models.errors import EdgedecError
+from edgedec.models.families import weight_shapes
+from edgedec.models.weights import float_rows
+
+LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+SIZES: dict[str, Any] = {
+    "vocab_size": 48, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+def drawn(rng: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns settings of a llama, and of an adapter for it."""
+    is_tied, has_bias = rng.random() < 0.25, rng.random() < 0.4
+    model = {"tie_word_embeddings": is_tied, "attention_bias": has_bias}
+    modules = rng.sample(LINEAR, rng.randint(1, 7))
+    modules += rng.sample(["lm_head", "embed_tokens"], rng.choice((0, 0, 0, 1, 2)))
+    config: dict[str, Any] = {
+        "r": rng.randint(1, 6), "lora_alpha": rng.randint(1, 24), "target_modules": modules,
+        "use_rslora": rng.random() < 0.3, "use_dora": rng.random() < 0.3,
+        "bias": rng.choice(("none", "none", "all", "lora_only")),
+        "fan_in_fan_out": rng.random() < 0.1, "lora_dropout": rng.choice((0.0, 0.1)),
+        "init_lora_weights": rng.choice(
+            (True, True, True, False, "gaussian", "pissa", "pissa_niter_4", "olora", "orthogonal")
+        ),
+    }  # fmt: skip
+    if rng.random() < 0.3:
+        config["rank_pattern"] = {rng.choice(_patterns(modules)): rng.randint(1, 8)}
+    if rng.random() < 0.3:
+        config["alpha_pattern"] = {rng.choice(_patterns(modules)): rng.randint(1, 30)}
+    if rng.random() < 0.2:
+        config["modules_to_save"] = rng.sample(
+            ["norm", "lm_head", "embed_tokens", "input_layernorm"], rng.randint(1, 2)
+        )
+    if rng.random() < 0.15:
+        config["trainable_token_indices"] = rng.sample(range(48), 3)
+    if rng.random() < 0.15:
+        config["layers_to_transform"] = rng.choice(([0], [1], 1))
+    if rng.random() < 0.1:
+        config["lora_bias"] = True
+    return model, config
+
+
+def _patterns(modules: list[str]) -> list[str]:
+    return [*modules, f"layers.1.self_attn.{modules[0]}", r".*\.0\..*", "q.*", "model.norm"]
+
+
+def try_once(rng: random.Random) -> str:
+    """Returns what became of one try: equal, refused, or not made by PEFT.
+
+    Raises:
+        AssertionError: The weights differ.
+    """
+    model, config = drawn(rng)
+    folder = Path(tempfile.mkdtemp())
+    try:
+        return compared(folder, model, config, rng.randrange(2**31))
+    finally:
+        shutil.rmtree(folder)
+
+
+def compared(folder: Path, model: dict[str, Any], config: dict[str, Any], seed: int) -> str:
+    """Returns what becomes of an adapter with ``config`` in the empty ``folder``."""
+    if not made_by_peft(folder, model, config, seed):
+        return "not made by PEFT"
+    base = HuggingFaceCheckpoint(folder / "base")
+    try:
+        ours = Merged(base, ((folder / "adapter", 1.0),))
+    except EdgedecError as error:
+        return f"refused: {_kind(str(error))}"
+    theirs = HuggingFaceCheckpoint(folder / "merged")
+    for name, shape in weight_shapes(theirs.config).items():
+        if len(shape) == 2:
+            pair = [float_rows(source, name, 0, shape[0]) for source in (ours, theirs)]
+        else:
+            pair = [source.vector(name) for source in (ours, theirs)]
+        np.testing.assert_allclose(
+            *pair, rtol=2e-4, atol=2e-5, err_msg=f"{name} of {model} {config}"
+        )
+    assert ours.unapplied == (), ours.unapplied
+    return "equal"
+
+
+def _kind(text: str) -> str:
+    kinds = ("init_lora_weights", "one matrix", "vocabulary", "does not have", "magnitudes")
+    return next((kind for kind in kinds if kind in text), text)
+
+
+def made_by_peft(folder: Path, model: dict[str, Any], config: dict[str, Any], seed: int) -> bool:
+    """Whether PEFT can make, save, load and merge such an adapter; leaves all in ``folder``."""
+    import peft
+    import torch
+    import transformers
+
+    warnings.simplefilter("ignore")
+    torch.manual_seed(seed)
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **model))
+    for name, parameter in llama.named_parameters():
+        if name.endswith("bias") or "norm" in name:
+            parameter.data.add_(torch.randn_like(parameter) * 0.2)
+    llama.save_pretrained(folder / "base")
+    try:
+        made = peft.get_peft_model(llama, peft.LoraConfig(task_type="CAUSAL_LM", **config))
+        for parameter in made.parameters():
+            if parameter.requires_grad:
+                parameter.data.add_(torch.randn_like(parameter) * 0.05)
+        made.save_pretrained(folder / "adapter")
+        again = transformers.LlamaForCausalLM.from_pretrained(folder / "base")
+        loaded = peft.PeftModel.from_pretrained(again, str(folder / "adapter"))
+        loaded.merge_and_unload().save_pretrained(folder / "merged")
+    except Exception:  # PEFT raises bare exceptions for what it cannot do
+        return False
+    return True
+
+
+def main() -> int:
+    """Tries adapters; prints how many came out how."""
+    outcomes: Counter[str] = Counter()
+
+    def piece(seed: int) -> int:
+        outcomes[try_once(random.Random(seed))] += 1
+        return 1
+
+    code = run_tries(__doc__ or "", "adapters", 500, piece)
+    for outcome, count in outcomes.most_common():
+        print(f"{count:5} {outcome}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
