@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from edgedec.apps.serve import tools
 from edgedec.apps.serve.core import NONE, ChatPrompt, InfillPrompt, Prompt, invalid
 from edgedec.apps.serve.parsing import THINK
 from edgedec.models.errors import SessionError
+from edgedec.runtime.config import CONSTRAINTS
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.sequences.prefill import check_fits
 from edgedec.runtime.text.infill import InfillTokens, find_infill_tokens
@@ -36,15 +38,19 @@ class Prepared:
     is_thinking: bool | None = False
 
 
-def prepare(engine: Engine, prompt: Prompt) -> Prepared:
+def prepare(
+    engine: Engine, prompt: Prompt, settings: Mapping[str, Any] = MappingProxyType({})
+) -> Prepared:
     """Returns what ``prompt`` becomes.
+
+    settings: of the request.
 
     Raises:
         ServeError: The model cannot do what is asked.
         SessionError: The prompt is empty, refused by the chat template, or too long.
     """
     if isinstance(prompt, ChatPrompt):
-        found = _chat(engine, prompt)
+        found = _chat(engine, prompt, settings)
     elif isinstance(prompt, InfillPrompt):
         found = _infill(engine, prompt)
     else:
@@ -66,7 +72,7 @@ def chat_text(engine: Engine, prompt: ChatPrompt) -> str:
     return engine.encoder.render(*_template_input(engine, prompt))
 
 
-def _chat(engine: Engine, prompt: ChatPrompt) -> Prepared:
+def _chat(engine: Engine, prompt: ChatPrompt, stated: Mapping[str, Any]) -> Prepared:
     if prompt.choice == NONE or not prompt.tools:
         prompt = ChatPrompt(prompt.messages)
     elif prompt.choice not in ("auto", "required", *tools.names(prompt.tools)):
@@ -74,7 +80,9 @@ def _chat(engine: Engine, prompt: ChatPrompt) -> Prepared:
     messages, described = _template_input(engine, prompt)
     tokens, rendered = engine.encoder.encode_conversation(messages, described)
     is_thinking = True if rendered.rstrip().endswith(THINK) else None
-    settings = {"grammar": tools.grammar(prompt)} if prompt.tools else {}
+    settings: dict[str, Any] = {}
+    if prompt.tools:
+        settings = {**dict.fromkeys(CONSTRAINTS), "grammar": tools.grammar(prompt, stated)}
     return Prepared(
         tokens,
         settings=settings,

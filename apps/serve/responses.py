@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
@@ -77,18 +77,26 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def send_json(send: Send, document: Document | list[Any], status: int = 200) -> None:
-    """Sends one document."""
-    await send_bytes(send, json_bytes(document), "application/json", status)
+Header = tuple[bytes, bytes]
 
 
-async def send_bytes(send: Send, body: bytes, media_type: str, status: int = 200) -> None:
-    """Sends a whole response."""
+async def send_json(
+    send: Send, document: Document | list[Any], status: int = 200, more: Sequence[Header] = ()
+) -> None:
+    """Sends one document. more: headers."""
+    await send_bytes(send, json_bytes(document), "application/json", status, more)
+
+
+async def send_bytes(
+    send: Send, body: bytes, media_type: str, status: int = 200, more: Sequence[Header] = ()
+) -> None:
+    """Sends a whole response. more: headers."""
     headers = [
         (b"content-type", media_type.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"x-content-type-options", b"nosniff"),
         (b"cache-control", b"no-store"),
+        *more,
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -104,7 +112,11 @@ async def send_problem(
 class StreamSender:
     """Sends a response piece by piece."""
 
-    def __init__(self, send: Send, media_type: str, body: BodyWriter) -> None:
+    def __init__(
+        self, send: Send, media_type: str, body: BodyWriter, more: Sequence[Header] = ()
+    ) -> None:
+        """more: headers."""
+        self._more = more
         self._send = send
         self._media_type = media_type
         self._body = body
@@ -118,6 +130,7 @@ class StreamSender:
             (b"x-content-type-options", b"nosniff"),
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),  # nginx would hold pieces back
+            *self._more,
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send_body(piece)

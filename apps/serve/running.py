@@ -128,7 +128,7 @@ class Runner:
     def _orders(self, engine: Engine, request: CoreRequest) -> list[Order]:
         stated = {"seed": secrets.randbelow(2**31), **request.settings}
         orders: list[Order] = []
-        for found in [prepare(engine, prompt) for prompt in request.prompts]:
+        for found in [prepare(engine, one, request.settings) for one in request.prompts]:
             config = self._config(engine, {**stated, **found.settings}, len(found.tokens))
             for i in range(request.n):
                 own = replace(config, seed=config.seed + i)

@@ -7,7 +7,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -15,11 +15,13 @@ from starlette.types import Receive, Scope, Send
 
 from edgedec.apps.serve.body_writer import TRANSPORT, BodyWriter
 from edgedec.apps.serve.core import Answer, Event, ServeError
+from edgedec.apps.serve.loosened_notes import LoosenedNotes
 from edgedec.apps.serve.metrics import Metrics
 from edgedec.apps.serve.open_requests import OpenRequests, ending
 from edgedec.apps.serve.problems import client_errors
 from edgedec.apps.serve.responses import (
     ClientGoneError,
+    Header,
     StreamSender,
     read_body,
     send_json,
@@ -49,6 +51,7 @@ class Service:
         self.runner = Runner(settings)
         self.requests = OpenRequests()
         self.metrics = Metrics()
+        self.notes = LoosenedNotes()
         self.n_running = 0  # requests that models are answering
 
     @asynccontextmanager
@@ -66,12 +69,13 @@ class Service:
             data = await read_body(scope, receive, self.settings)
             reply = Reply(secrets.token_hex(12), int(time.time()))
             asked = await _read(surface, data, reply)
+            more = await self.notes.headers(asked.request)
             if asked.framer is None:
-                await self._send_whole(asked, receive, send)
+                await self._send_whole(asked, receive, send, more)
             else:
                 transport = scope["extensions"][TRANSPORT]
                 with BodyWriter(transport, scope["http_version"]) as body:
-                    sender = StreamSender(send, surface.media_type, body)
+                    sender = StreamSender(send, surface.media_type, body, more)
                     await self._send_stream(asked, asked.framer, receive, sender)
         except ServeError as problem:
             self.metrics.requests_failed_total += 1
@@ -118,9 +122,12 @@ class Service:
         self.runner.close()
         await self.shelf.close()
 
-    async def _send_whole(self, asked: Asked, receive: Receive, send: Send) -> None:
+    async def _send_whole(
+        self, asked: Asked, receive: Receive, send: Send, more: Sequence[Header]
+    ) -> None:
         events = await while_there(receive, self._events(asked))
-        await send_json(send, asked.whole(Answer.of(events, asked.request.n_answers)))
+        document = asked.whole(Answer.of(events, asked.request.n_answers))
+        await send_json(send, document, more=more)
 
     async def _events(self, asked: Asked) -> list[Event]:
         found: list[Event] = []

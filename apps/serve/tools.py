@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgedec.apps.serve.core import AUTO, REQUIRED, ChatPrompt, Message, Tool
+from edgedec.runtime.config import CONSTRAINTS, GenerationConfig
+from edgedec.runtime.sampling.schema_grammar import constraint_grammar, space_lines
+from edgedec.runtime.sampling.schema_loosening import Loosened, loosened_grammar
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 
@@ -23,10 +26,9 @@ To call one, write a JSON object within <tool_call></tool_call>:
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
 
-_GRAMMAR = r"""
-call: {calls}
-SEPARATOR: /\s*<tool_call>/
-HEAD: /(.|\n)*/ & ~/(.|\n)*<tool_call>(.|\n)*/
+_FREE = """start: HEAD | BEFORE call {more}
+HEAD: /(.|\\n)*/ & ~/(.|\\n)*<tool_call>(.|\\n)*/
+BEFORE: /(.|\\n)*<tool_call>/ & ~/(.|\\n)*<tool_call>(.|\\n)+/
 """
 
 
@@ -66,24 +68,60 @@ def _call_text(function: Mapping[str, Any]) -> str:
     return f"{BEGIN}\n{json.dumps(call, ensure_ascii=False)}\n{END}"
 
 
-def grammar(prompt: ChatPrompt) -> str:
-    """Returns the grammar of an answer that may call tools, or has to."""
-    tools = [tool for tool in prompt.tools if prompt.choice in (AUTO, REQUIRED, tool.name)]
+def grammar(prompt: ChatPrompt, settings: Mapping[str, Any]) -> str:
+    """Returns the grammars of an answer that may call tools, or has to, as llguidance lists them.
+
+    settings: of the request. What they have a text follow, an answer without a call follows.
+
+    Raises:
+        ConfigError: The request's own schema, expression or grammar is refused.
+    """
+    config = GenerationConfig(**{k: v for k, v in settings.items() if k in CONSTRAINTS})
+    text = config.constraint if prompt.choice == AUTO else None
+    tools = _callable(prompt)
+    parts = {f"a{i}": _arguments(tool).grammar for i, tool in enumerate(tools)}
+    if text is not None:
+        parts["text"] = constraint_grammar(*text)
+    outer = {"lark_grammar": _outer(prompt, tools, text)}
+    return json.dumps({"grammars": [outer, *({"name": k, **part} for k, part in parts.items())]})
+
+
+def loosened(prompt: ChatPrompt) -> dict[str, tuple[str, ...]]:
+    """Returns by tool what of its schema is not enforced."""
+    dropped = {tool.name: _arguments(tool).dropped for tool in _callable(prompt)}
+    return {name: keywords for name, keywords in dropped.items() if keywords}
+
+
+def _callable(prompt: ChatPrompt) -> list[Tool]:
+    """Returns the tools that an answer may call."""
+    return [tool for tool in prompt.tools if prompt.choice in (AUTO, REQUIRED, tool.name)]
+
+
+def _outer(prompt: ChatPrompt, tools: Sequence[Tool], text: tuple[str, str] | None) -> str:
+    """Returns the grammar of calls, and of texts without one.
+
+    text: what those follow. A call's white space is then that of the text, for the library tells
+    grammars apart by it, and follows the first of two that begin at one place.
+    """
+    space = space_lines(text[1]) if text is not None and text[0] == "json_schema" else ""
+    line, separator = ("", f'"{BEGIN}"') if space else ('"\\n"', "SEPARATOR")
     may_be_several = prompt.is_parallel and prompt.choice in (AUTO, REQUIRED)
-    more = "(SEPARATOR call)*" if may_be_several else ""
-    called = f'"{BEGIN}" call {more}'
-    start = f"HEAD | HEAD {called}" if prompt.choice == AUTO else called
-    return f"start: {start}\n" + _GRAMMAR.format(calls=" | ".join(map(_call_rule, tools)))
+    more = f"({separator} call)*" if may_be_several else ""
+    calls = [f'{line} {_head(tool)} @a{i} "}}" {line} "{END}"' for i, tool in enumerate(tools)]
+    rules = f"call: {' | '.join(calls)}\n" + ("" if space else f"SEPARATOR: /\\s*{BEGIN}/\n")
+    if prompt.choice == AUTO and text is None:
+        return _FREE.format(more=more) + rules
+    return f'{space}start: "{BEGIN}" call {more}{" | @text" if text else ""}\n{rules}'
 
 
-def _call_rule(tool: Tool) -> str:
-    head = json.dumps('{"name": ' + json.dumps(tool.name) + ', "arguments": ', ensure_ascii=False)
-    schema = json.dumps(_arguments_schema(tool))
-    return f'"\\n" {head} %json {schema} "}}\\n{END}"'
+def _head(tool: Tool) -> str:
+    """Returns what a call begins with, as Lark writes a text."""
+    head = '{"name": ' + json.dumps(tool.name) + ', "arguments": '
+    return json.dumps(head, ensure_ascii=False)
 
 
-def _arguments_schema(tool: Tool) -> dict[str, Any]:
-    return {**tool.parameters, "type": "object"}
+def _arguments(tool: Tool) -> Loosened:
+    return loosened_grammar(json.dumps({**tool.parameters, "type": "object"}))
 
 
 def names(tools: Sequence[Tool]) -> list[str]:

@@ -1,6 +1,6 @@
 """What a request may ask for, validated before any model runs."""
 
-from edgedec.runtime.config.generation import GenerationConfig
+from edgedec.runtime.config.generation import CONSTRAINTS, GenerationConfig
 from edgedec.runtime.config.layers import LayersConfig
 from edgedec.runtime.config.sampling import GREEDY_BELOW, SamplingConfig
 from edgedec.runtime.config.speculation import MAX_DRAFT_LEN, SpeculationConfig
@@ -9,6 +9,7 @@ from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.config.unmasking import UnmaskConfig
 
 __all__ = [
+    "CONSTRAINTS",
     "GREEDY_BELOW",
     "MAX_DRAFT_LEN",
     "GenerationConfig",

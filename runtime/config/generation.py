@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
@@ -31,6 +31,9 @@ MAX_LOGPROBS = 20
 AUTO, EXACT, PROGRESSIVE, PREDICTED = "auto", "exact", "progressive", "predicted"
 PREFILLS = (AUTO, EXACT, PROGRESSIVE, PREDICTED)
 
+CONSTRAINTS = ("json_schema", "regex", "grammar")
+"""What an output may have to follow, at most one of them."""
+
 INTERACTIVE, BATCH = "interactive", "batch"
 PRIORITIES = (INTERACTIVE, BATCH)
 
@@ -40,6 +43,13 @@ def check_n_likeliest(name: str, value: Any) -> None:
     check_count(name, value, 0, f"at most {MAX_LOGPROBS}")
     if value > MAX_LOGPROBS:
         raise ConfigError(f"{name} is {value}, expected at most {MAX_LOGPROBS}")
+
+
+class SchemaMaker(Protocol):
+    """What makes a schema, as Pydantic's ``TypeAdapter`` does."""
+
+    def json_schema(self) -> Mapping[str, Any]:
+        """Returns the schema."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +87,8 @@ class GenerationConfig:
         verifier that gives the text of plain decoding.
     json_schema, regex, grammar: what the output has to follow, at most one of them: a JSON schema
         as a mapping or as text, a regular expression for the whole output, or a grammar in the
-        dialect of Lark that llguidance reads. Needs the extra ``grammar``.
+        dialect of Lark that llguidance reads. A Pydantic class, or a ``TypeAdapter``,
+        stands for its schema. Needs the extra ``grammar``.
     """
 
     max_new_tokens: int = 256
@@ -98,7 +109,7 @@ class GenerationConfig:
     priority: str | None = None
     prefix: str = ""
     logprobs: int | None = None
-    json_schema: str | Mapping[str, Any] | None = None
+    json_schema: str | Mapping[str, Any] | type[Any] | SchemaMaker | None = None
     regex: str | None = None
     grammar: str | None = None
 
@@ -135,6 +146,7 @@ class GenerationConfig:
             expected = " or ".join(PRIORITIES)
             raise ConfigError(f"priority is {shown(self.priority)}, expected {expected}, or None")
         check_number("prefill_pass_ms", self.prefill_pass_ms, 0.0, 1e9, "milliseconds")
+        object.__setattr__(self, "json_schema", _schema_of(self.json_schema))
         self._check_constraint()
         self._check_logprobs()
         if self.sampling.is_by_path and (self.verifier is not None or self.switch is not None):
@@ -145,13 +157,13 @@ class GenerationConfig:
     @property
     def constraint(self) -> tuple[str, str] | None:
         """What the output has to follow: json_schema, regex or grammar, and its text."""
-        for name in ("json_schema", "regex", "grammar"):
+        for name in CONSTRAINTS:
             if (value := getattr(self, name)) is not None:
                 return name, value if isinstance(value, str) else json.dumps(value)
         return None
 
     def _check_constraint(self) -> None:
-        given = [n for n in ("json_schema", "regex", "grammar") if getattr(self, n) is not None]
+        given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)} are given, expected at most one")
         for name in ("regex", "grammar"):
@@ -226,3 +238,16 @@ class GenerationConfig:
         elif "temperature" not in fields:
             sampling["temperature"] = 1.0
         return cls(sampling=SamplingConfig(**sampling))
+
+
+def _schema_of(stated: Any) -> Any:
+    """Returns the schema of a class or an adapter of Pydantic's; anything else as it is."""
+    for name in ("model_json_schema", "json_schema"):
+        if callable(make := getattr(stated, name, None)):
+            try:
+                return make()
+            except Exception as error:  # whatever a class of somebody else's raises
+                raise ConfigError(
+                    f"json_schema is {shown(stated)}, which has no schema: {error}".split("\n")[0]
+                ) from None
+    return stated

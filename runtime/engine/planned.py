@@ -64,7 +64,7 @@ class Planned(ByTests):
         Raises:
             ConfigError: The request has a grammar or a prefix.
         """
-        if asked.prefix or asked.json_schema or asked.regex or asked.grammar:
+        if asked.prefix or asked.constraint is not None:
             raise ConfigError(
                 "a planned search begins texts in the middle: leave out grammars and the prefix, "
                 "or choose among tries by tests"

@@ -15,9 +15,13 @@ from typing import Any
 import numpy as np
 
 from edgedec.models.errors import ConfigError, RefusedGrammarError
-from edgedec.models.installation import install_command
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.sampling.schema_narrowing import narrowed, without_patterns
+from edgedec.runtime.sampling.schema_grammar import (
+    Grammar,
+    llguidance,
+    one_line,
+    schema_grammar,
+)
 from edgedec.runtime.sampling.token_mask import Allowed
 from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.runtime.text.tokenizer import Codec
@@ -56,31 +60,22 @@ class Grammars:
     def _vocabulary(self) -> _Vocabulary:
         return _Vocabulary(self._codec, self._n_ids)
 
-    def _matcher(self, kind: str, text: str) -> tuple[Any, str]:
+    def _matcher(self, grammar: str) -> tuple[Any, str]:
         """Returns the matcher and why it is refused, empty if it is not."""
-        matchers = _llguidance().LLMatcher
-        make = {
-            "json_schema": matchers.grammar_from_json_schema,
-            "regex": matchers.grammar_from_regex,
-            "grammar": matchers.grammar_from_lark,
-        }[kind]
         try:
-            matcher = matchers(self._tokenizer, make(text), log_level=0)
+            matcher = llguidance().LLMatcher(self._tokenizer, grammar, log_level=0)
         except ValueError as error:
             return None, str(error)
         return matcher, matcher.get_error()
 
     def _compile(self, kind: str, text: str) -> Any:
         """Returns the matcher, at its start."""
-        library = _llguidance()
+        library = llguidance()
         if self._tokenizer is None:
             wrapper = library.TokenizerWrapper(self._vocabulary)
             self._tokenizer = library.LLTokenizer(wrapper)
         is_schema = kind == "json_schema"
-        matcher, reason = self._of_schema(text) if is_schema else self._matcher(kind, text)
-        if reason:
-            hint = self._hint(text) if is_schema else ""
-            raise RefusedGrammarError(f"{kind} is refused: {_one_line(_by_keyword(reason))}{hint}")
+        matcher = self._of_schema(text) if is_schema else self._of_grammar(kind, text)
         mask = GrammarMask(matcher.deep_copy(), self._n_ids, frozenset())
         try:
             is_finished = mask.is_finished
@@ -90,25 +85,33 @@ class Grammars:
             raise RefusedGrammarError(f"{kind} allows only the empty text: allow more")
         return matcher
 
-    def _of_schema(self, text: str) -> tuple[Any, str]:
-        """As `_matcher`: of a schema, or of one that says the same in other words."""
-        matcher, reason = self._matcher("json_schema", _with_bounded_space(text))
-        if not reason:
-            return matcher, ""
-        schema = narrowed(json.loads(text))
-        if _is_lenient(schema):
-            schema = without_patterns(schema, lambda one: not self._matcher("regex", one)[1])
-        matcher, still = self._matcher("json_schema", _with_bounded_space(json.dumps(schema)))
-        return matcher, still and reason
+    def _of_grammar(self, kind: str, text: str) -> Any:
+        """Returns the matcher of an expression or a grammar; of a list of grammars, as well."""
+        matchers = llguidance().LLMatcher
+        if is_list := kind == "grammar" and text.lstrip().startswith("{"):
+            grammar = text
+        elif kind == "grammar":
+            grammar = matchers.grammar_from_lark(text)
+        else:
+            grammar = matchers.grammar_from_regex(text)
+        matcher, reason = self._matcher(grammar)
+        if reason and is_list:  # whose text nobody wrote: what it says of it is left out
+            raise RefusedGrammarError(f"the schemas together are refused: {reason.splitlines()[0]}")
+        if reason:
+            raise RefusedGrammarError(f"{kind} is refused: {one_line(reason)}")
+        return matcher
 
-    def _hint(self, text: str) -> str:
-        """Returns what to do about a schema that is refused."""
-        schema = json.loads(text)
-        if isinstance(schema, dict) and not _is_lenient(schema):
-            loose = {**schema, "x-guidance": {**_options(schema), "lenient": True}}
-            if not self._of_schema(json.dumps(loose))[1]:
-                return _LENIENT
-        return "; change the schema"
+    def _of_schema(self, text: str) -> Any:
+        """Returns the matcher of a schema."""
+        matcher: Any = None
+
+        def check(grammar: Grammar) -> str:
+            nonlocal matcher
+            matcher, reason = self._matcher(json.dumps({"grammars": [grammar]}))
+            return reason
+
+        schema_grammar(text, check)
+        return matcher
 
 
 @dataclass(frozen=True)
@@ -222,19 +225,7 @@ class GrammarMask:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise RefusedGrammarError(f"the grammar fails: {_one_line(self._matcher.get_error())}")
-
-
-_SPACE = r"( |\n{1,2}[ \t]{0,20})?"
-"""White space between the tokens of JSON: without a bound a model may write nothing else.
-
-Source: ggml-org/llama.cpp ``common/json-schema-to-grammar.cpp`` (MIT).
-"""
-
-_LENIENT = (
-    '; change the schema, or put "x-guidance": {"lenient": true} into it to have what cannot be '
-    "enforced ignored"
-)
+            raise RefusedGrammarError(f"the grammar fails: {one_line(self._matcher.get_error())}")
 
 
 class _Vocabulary:
@@ -268,49 +259,3 @@ class _Vocabulary:
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
         return self._codec.encode(text)
-
-
-def _options(schema: Any) -> dict[str, Any]:
-    """Returns what a schema says to llguidance."""
-    options = schema.get("x-guidance") if isinstance(schema, dict) else None
-    return options if isinstance(options, dict) else {}
-
-
-def _is_lenient(schema: Any) -> bool:
-    return _options(schema).get("lenient") is True
-
-
-def _by_keyword(reason: str) -> str:
-    """Returns why a schema is refused, with the keyword where the library leaves it out."""
-    if reason.startswith("regex parse error"):
-        return f"pattern: {reason}"
-    return f"$ref: {reason}" if reason.startswith(("Pointer ", "Resource ")) else reason
-
-
-def _with_bounded_space(schema: str) -> str:
-    """Returns ``schema`` with a bound on white space between tokens, unless it states its own."""
-    stated = json.loads(schema)
-    stated = {} if stated is True else stated
-    if not isinstance(stated, dict):
-        return schema
-    options = stated.get("x-guidance", {})
-    if not isinstance(options, dict) or any(key.startswith("whitespace_") for key in options):
-        return schema
-    return json.dumps({**stated, "x-guidance": {"whitespace_pattern": _SPACE, **options}})
-
-
-def _llguidance() -> Any:
-    try:
-        import llguidance
-    except ImportError:
-        raise ConfigError(
-            f"schemas, expressions and grammars need llguidance: {install_command('grammar')}"
-        ) from None
-    return llguidance
-
-
-def _one_line(text: str) -> str:
-    """Returns what the library says, without the state it adds for those who work on it."""
-    text = " ".join(text.partition("<state>")[0].split())
-    text = text.replace("NoExtensionBias", "no text fits it")
-    return text if len(text) <= 300 else f"{text[:297]}..."

@@ -113,6 +113,7 @@ class _Narrowing:
             del made["format"]
         if isinstance(schema.get("oneOf"), list) and len(schema["oneOf"]) <= _MOST_BRANCHES:
             self._choose_one(schema, made)
+        _write_counts(made)
         _drop_idle(made)
         _close(made)
         _name(made)
@@ -281,6 +282,17 @@ _IN_PLACE = frozenset({
     "dependencies",
 })  # fmt: skip
 """Keywords whose schemas see the same value, and so evaluate parts of it."""
+
+
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
+           "minContains", "maxContains")  # fmt: skip
+
+
+def _write_counts(made: dict[str, Any]) -> None:
+    """Writes counts such as 2.0 as whole numbers."""
+    for key in _COUNTS:
+        if isinstance(made.get(key), float) and made[key].is_integer():
+            made[key] = int(made[key])
 
 
 def _drop_idle(made: dict[str, Any]) -> None:

@@ -164,8 +164,10 @@ def test_schemas_that_cannot_be_compiled(server: Any, schema: Any, stream: bool)
         or not schema
     )
     tool = {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}
-    tools = [{"type": "function", "function": tool}]
-    assert refused(server, "/v1/chat/completions", {**body, "tools": tools, "stream": stream})
+    asked = {**body, "tools": [{"type": "function", "function": tool}], "stream": stream}
+    status, headers, _ = server.ask_raw("POST", "/v1/chat/completions", asked)
+    assert status == 200
+    assert headers["x-edgedec-loosened"].startswith("f: ")
 
 
 def test_calls_that_are_cut_off_say_so_everywhere(server: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -73,3 +75,38 @@ def test_tokens_outside_the_vocabulary() -> None:
     with pytest.raises(ConfigError, match="logit_bias names token 100, expected 0 to 99"):
         config.check_vocabulary(100)
     config.check_vocabulary(101)
+
+
+def test_a_class_of_pydantic_stands_for_its_schema() -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    class Fox(pydantic.BaseModel):  # type: ignore[misc, name-defined, unused-ignore]
+        name: str
+        age: int = 3
+
+    assert GenerationConfig(json_schema=Fox) == GenerationConfig(
+        json_schema=Fox.model_json_schema()
+    )
+    several = pydantic.TypeAdapter(list[Fox])
+    assert GenerationConfig(json_schema=several).json_schema == several.json_schema()
+
+
+def test_other_classes_are_refused() -> None:
+    class Broken:
+        @classmethod
+        def model_json_schema(cls) -> dict[str, object]:
+            raise ValueError("no schema\nof mine")
+
+    with pytest.raises(ConfigError, match=r"^json_schema is .*has no schema: no schema$"):
+        GenerationConfig(json_schema=Broken)
+    with pytest.raises(ConfigError, match="expected a mapping or JSON text"):
+        GenerationConfig(json_schema=int)
+
+
+def test_pydantic_is_not_imported_for_a_mapping() -> None:
+    program = (
+        "import sys; from edgedec.runtime.config import GenerationConfig; "
+        "GenerationConfig(json_schema={}); print('pydantic' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.strip() == "False"
