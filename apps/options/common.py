@@ -114,6 +114,25 @@ LogitBias = Annotated[
         rich_help_panel=SAMPLING,
     ),
 ]
+NoRepeatNgramSize = Annotated[
+    int | None,
+    typer.Option(
+        "--no-repeat-ngram",
+        metavar="N",
+        min=0,
+        help="Repeat no N tokens in a row, of prompt or output. 0 turns it off.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+MinNewTokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="Write at least N tokens before the text may end.",
+        rich_help_panel=SAMPLING,
+    ),
+]
 TypicalP = Annotated[
     float | None,
     typer.Option(
@@ -418,6 +437,7 @@ _SAMPLING = (
     "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold",
     "dry_multiplier", "dry_base", "dry_allowed_length",
     "mirostat", "mirostat_tau", "mirostat_eta", "momentum",
+    "no_repeat_ngram_size", "min_new_tokens",
 )  # fmt: skip
 
 
@@ -492,6 +512,8 @@ class RequestOptions:
     mirostat_tau: MirostatTau = None
     mirostat_eta: MirostatEta = None
     momentum: Momentum = None
+    no_repeat_ngram_size: NoRepeatNgramSize = None
+    min_new_tokens: MinNewTokens = None
     seed: Seed = 0
     stop: Stop = None
     stop_token: StopToken = None

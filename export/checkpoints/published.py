@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from edgedec.models.errors import CheckpointError
 from edgedec.models.fields import Fields, shown
 
 
@@ -54,9 +55,39 @@ SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetit
 ``do_sample``."""
 
 
+BAN_KEYS = ("no_repeat_ngram_size", "bad_words_ids", "min_new_tokens", "begin_suppress_tokens")
+"""What publishers forbid, by the same names; a bundle keeps it, greedy or sampled."""
+
+
+def read_bans(fields: Fields, vocab_size: int) -> dict[str, Any]:
+    """Returns what ``fields`` states of `BAN_KEYS`, without what is off.
+
+    Words of which the model of ``vocab_size`` tokens lacks one are left out: they never occur.
+
+    Raises:
+        CheckpointError: A value is of another kind.
+    """
+    counts = ("no_repeat_ngram_size", "min_new_tokens")
+    found: dict[str, Any] = {
+        key: fields.integer(key, least=0) for key in counts if fields.get(key) is not None
+    }
+    if fields.get("begin_suppress_tokens") is not None:
+        ids = fields.integers("begin_suppress_tokens", least=0)
+        found["begin_suppress_tokens"] = [token for token in ids if token < vocab_size]
+    if fields.get("bad_words_ids") is not None:
+        words = [
+            Fields({"bad_words_ids": word}, fields.origin, CheckpointError).integers(
+                "bad_words_ids", least=0
+            )
+            for word in fields.items("bad_words_ids")
+        ]
+        found["bad_words_ids"] = [list(word) for word in words if word and max(word) < vocab_size]
+    return {key: value for key, value in found.items() if value}
+
+
 _APPLIED = {
     *SAMPLING_KEYS, "do_sample", "eos_token_id", "bos_token_id", "decoder_start_token_id",
-    "suppress_tokens",
+    "suppress_tokens", *BAN_KEYS,
 }  # fmt: skip
 _HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "max_length": None, "max_new_tokens": None, "max_time": None, "use_cache": None,
@@ -77,7 +108,7 @@ _HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "num_beams": (1,), "num_beam_groups": (1,), "diversity_penalty": (0,), "penalty_alpha": (0,),
     "dola_layers": (), "epsilon_cutoff": (0,), "eta_cutoff": (0,), "guidance_scale": (1,),
     "encoder_repetition_penalty": (1,), "encoder_no_repeat_ngram_size": (0,), "min_length": (0,),
-    "no_repeat_ngram_size": (0,), "min_new_tokens": (0,), "top_h": (1,),
+    "top_h": (1,),
 }  # fmt: skip
 """Keys of ``generation_config.json`` that no bundle keeps -> the values with which they change no
 text; None for any. Those of lengths are limits of the publisher's own machine.

@@ -23,6 +23,7 @@ from edgedec.export.checkpoints.published import (
     TEMPLATE_NAMES,
     SpecialTokens,
     one_template,
+    read_bans,
     read_suppressed,
     unapplied_keys,
     usable,
@@ -182,13 +183,7 @@ class HuggingFaceTexts:
     def sampling(self) -> dict[str, Any]:
         """The sampling that ``generation_config.json`` recommends."""
         stated = _read_fields(self._folder, "generation_config.json", is_optional=True)
-        if stated.get("do_sample") is None and not any(map(stated.get, SAMPLING_KEYS)):
-            return {}
-        kept = {key: stated.optional(key, stated.number) for key in SAMPLING_KEYS}
-        numbers = {key: value for key, value in kept.items() if value is not None}
-        if "top_k" in numbers:
-            numbers["top_k"] = stated.integer("top_k")
-        return {"do_sample": stated.flag("do_sample", False), **usable(numbers)}
+        return {**_recommended(stated), **read_bans(stated, self._vocab_size)}
 
     @property
     def unapplied(self) -> tuple[str, ...]:
@@ -409,6 +404,17 @@ def _as_float(table: dict[str, Any]) -> Any:
     if set(table) == {"__float__"} and table["__float__"] in ("Infinity", "-Infinity", "NaN"):
         return float(table["__float__"])
     return table
+
+
+def _recommended(stated: Fields) -> dict[str, Any]:
+    """Returns how ``generation_config.json`` recommends to sample."""
+    if stated.get("do_sample") is None and not any(map(stated.get, SAMPLING_KEYS)):
+        return {}
+    kept = {key: stated.optional(key, stated.number) for key in SAMPLING_KEYS}
+    numbers = {key: value for key, value in kept.items() if value is not None}
+    if "top_k" in numbers:
+        numbers["top_k"] = stated.integer("top_k")
+    return {"do_sample": stated.flag("do_sample", False), **usable(numbers)}
 
 
 def _is_read(name: str) -> bool:

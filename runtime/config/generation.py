@@ -50,6 +50,8 @@ class SchemaMaker(Protocol):
 
     def json_schema(self) -> Mapping[str, Any]:
         """Returns the schema."""
+_BANS = ("no_repeat_ngram_size", "bad_words_ids", "min_new_tokens", "begin_suppress_tokens")
+"""What forbids tokens, greedy or sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +218,12 @@ class GenerationConfig:
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raises a ConfigError if a token id here is none of a model with ``vocab_size``."""
-        named = {"logit_bias": self.sampling.logit_bias, "stop_token_ids": self.stop_token_ids}
+        named = {
+            "logit_bias": self.sampling.logit_bias,
+            "bad_words_ids": [token for word in self.sampling.bad_words_ids for token in word],
+            "begin_suppress_tokens": self.sampling.begin_suppress_tokens,
+            "stop_token_ids": self.stop_token_ids,
+        }
         for name, tokens in named.items():
             if (largest := max(tokens, default=0)) >= vocab_size:
                 raise ConfigError(
@@ -234,7 +241,8 @@ class GenerationConfig:
         known = {f.name for f in dataclasses.fields(SamplingConfig)} - {"logit_bias"}
         sampling = {name: value for name, value in fields.items() if name in known and value}
         if fields.get("do_sample") is not True:
-            sampling = {k: v for k, v in sampling.items() if k.endswith("_penalty")}
+            kept = (*_BANS, *(name for name in known if name.endswith("_penalty")))
+            sampling = {name: value for name, value in sampling.items() if name in kept}
         elif "temperature" not in fields:
             sampling["temperature"] = 1.0
         return cls(sampling=SamplingConfig(**sampling))

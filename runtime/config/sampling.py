@@ -13,6 +13,7 @@ from edgedec.runtime.config.checks import (
     check_count,
     check_number,
     check_type,
+    checked_counts,
     checked_texts,
     is_number,
     refuse_unknown,
@@ -28,10 +29,10 @@ _MOST = 1e9  # of a temperature or a penalty: sums of them stay within a float64
 class SamplingConfig:
     """How a logits row becomes a token. The defaults are greedy.
 
-    The steps run in this order: the mask of a grammar, logit_bias, repetition_penalty,
-    frequency_penalty and presence_penalty, dry, momentum, temperature, top_n_sigma, top_k,
-    typical_p, top_p, min_p, xtc. Each truncation renormalises what the one before it left.
-    Mirostat takes the place of all of them.
+    The steps run in this order: what a grammar or the last four settings forbid, logit_bias,
+    repetition_penalty, frequency_penalty and presence_penalty, dry, momentum, temperature,
+    top_n_sigma, top_k, typical_p, top_p, min_p, xtc. Each truncation renormalises what
+    the one before it left. Mirostat takes the place of all of them.
 
     temperature: below 1e-5 is greedy: the likeliest token, the lowest id of equals.
     top_k: tokens kept; 0 keeps all. Of equals at the boundary the lowest ids stay.
@@ -54,6 +55,10 @@ class SamplingConfig:
         learns at the rate mirostat_eta; 0 is off.
     momentum: greedy decoding subtracts this, times the length of the repetition that a likely
         token would make (1 to 5), from the token's probability; 0 is off.
+    no_repeat_ngram_size: no run of so many tokens occurs twice in prompt and output; 0 is off.
+    bad_words_ids: runs of tokens that the output never completes.
+    min_new_tokens: no stop token comes before so many tokens.
+    begin_suppress_tokens: tokens that do not begin an output.
 
     Source: DRY and XTC (p-e-w, text-generation-webui, 2024); momentum decoding (Lan et al., 2022).
     """
@@ -78,6 +83,10 @@ class SamplingConfig:
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
     momentum: float = 0.0
+    no_repeat_ngram_size: int = 0
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    min_new_tokens: int = 0
+    begin_suppress_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature, 0.0, _MOST, "0 is greedy")
@@ -92,6 +101,7 @@ class SamplingConfig:
         for name in ("presence_penalty", "frequency_penalty"):
             check_number(name, getattr(self, name), -_MOST, _MOST, "0 is none")
         self._check_newer()
+        self._check_bans()
         check_type("logit_bias", self.logit_bias, Mapping, "a mapping of token ids to numbers")
         for token, bias in self.logit_bias.items():
             check_count("a token of logit_bias", token, 0, "token ids are meant")
@@ -99,6 +109,19 @@ class SamplingConfig:
                 raise ConfigError(
                     f"logit_bias of token {token} is {shown(bias)}, expected a number or -inf"
                 )
+
+    def _check_bans(self) -> None:
+        check_count("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, "0 is off")
+        check_count("min_new_tokens", self.min_new_tokens, 0, "0 is off")
+        words = self.bad_words_ids
+        if not isinstance(words, list | tuple) or not all(words):
+            raise ConfigError(
+                f"bad_words_ids is {shown(words)}, expected lists of token ids, none of them empty"
+            )
+        words = tuple(checked_counts("a word of bad_words_ids", word) for word in words)
+        object.__setattr__(self, "bad_words_ids", words)
+        first = checked_counts("begin_suppress_tokens", self.begin_suppress_tokens)
+        object.__setattr__(self, "begin_suppress_tokens", first)
 
     def _check_newer(self) -> None:
         check_number("typical_p", self.typical_p, 0.0, 1.0, "1 keeps every token")
@@ -155,6 +178,16 @@ class SamplingConfig:
     def is_ordered(self) -> bool:
         """The order of the tokens so far matters, not only which there are."""
         return self.dry_multiplier > 0.0 or self.momentum > 0.0
+
+    @property
+    def is_banning(self) -> bool:
+        """Some tokens are forbidden at some places."""
+        return bool(
+            self.no_repeat_ngram_size
+            or self.bad_words_ids
+            or self.min_new_tokens
+            or self.begin_suppress_tokens
+        )
 
     @property
     def is_editing(self) -> bool:

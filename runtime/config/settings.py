@@ -22,6 +22,8 @@ _OTHER_CLIENTS = {
     "repeat_penalty": "repetition_penalty",
     "response_format": "json_schema",
     "top_logprobs": "logprobs",
+    "min_tokens": "min_new_tokens",
+    "bad_words": "bad_words_ids",
 }
 """Names that other clients use -> ours."""
 
@@ -70,6 +72,10 @@ class Settings(TypedDict, total=False):
     mirostat_tau: float
     mirostat_eta: float
     momentum: float
+    no_repeat_ngram_size: int
+    bad_words_ids: Sequence[Sequence[int]]
+    min_new_tokens: int
+    begin_suppress_tokens: Sequence[int]
 
 
 def with_settings(config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:

@@ -55,5 +55,7 @@ def _refused(request: GenerationConfig) -> Iterator[str]:
         yield request.constraint[0]
     if request.prefix:
         yield "prefix"
+    if sampling.is_banning:
+        yield "n-grams, bad words, a minimum length and suppressed beginnings"
     if sampling.is_editing or sampling.is_by_path:
         yield "sampling with biases, penalties, mirostat or xtc"

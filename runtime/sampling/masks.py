@@ -31,10 +31,16 @@ class Masks:
         Raises:
             ConfigError: A grammar is broken or cannot be satisfied, or llguidance is missing.
         """
-        if not request.prefix and request.constraint is None:
-            return None
-        with self._lock:
-            return self._make(request, stop_token_ids)
+        mask: TokenMask | None = None
+        if request.prefix or request.constraint is not None:
+            with self._lock:
+                mask = self._make(request, stop_token_ids)
+        if not request.sampling.is_banning:
+            return mask
+        from edgedec.runtime.sampling.bans import Bans, Both
+
+        bans = Bans(request.sampling, self._n_ids, stop_token_ids)
+        return bans if mask is None else Both(mask, bans)
 
     def _make(self, request: GenerationConfig, stop_token_ids: frozenset[int]) -> TokenMask | None:
         if request.prefix:

@@ -223,7 +223,7 @@ def truncate(values: Values, config: SamplingConfig) -> Survivors:
         ids = np.flatnonzero(values > -np.inf)
     elif config.top_p < 1.0 and len(values) > 2 * _HEAD:
         ids, total = _head(values, largest, config)
-    elif config.min_p > 0.0:  # loosely here, exactly below
+    elif config.min_p > 0.0 and config.top_p == 1.0:  # loosely here, exactly below
         ids = np.flatnonzero(values > largest + 1.01 * temperature * math.log(config.min_p) - 0.01)
     else:
         ids = np.flatnonzero(values > -np.inf)

@@ -80,6 +80,11 @@ class Sampling(Knobs):
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
     momentum: float | None = None
+    no_repeat_ngram_size: int | None = None
+    bad_words_ids: list[list[int]] | None = None
+    min_new_tokens: int | None = None
+    min_tokens: int | None = None
+    begin_suppress_tokens: list[int] | None = None
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings of a request that the fields state.
@@ -91,10 +96,14 @@ class Sampling(Knobs):
             "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
             "repetition_penalty", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold",
             "dry_multiplier", "dry_base", "dry_allowed_length", "dry_sequence_breakers", "mirostat",
-            "mirostat_tau", "mirostat_eta", "momentum",
+            "mirostat_tau", "mirostat_eta", "momentum", "no_repeat_ngram_size", "bad_words_ids",
+            "min_new_tokens", "begin_suppress_tokens",
         )  # fmt: skip
         same = {name: name for name in names}
-        sampling = stated(self, {"repeat_penalty": "repetition_penalty", **same})
+        sampling = stated(
+            self,
+            {"repeat_penalty": "repetition_penalty", "min_tokens": "min_new_tokens", **same},
+        )
         if sampling.get("top_n_sigma", 0.0) < 0:  # how clients of llama-server turn it off
             sampling["top_n_sigma"] = 0.0
         if self.logit_bias:

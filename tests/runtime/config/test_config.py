@@ -28,7 +28,10 @@ from edgedec.runtime.config import GenerationConfig, SamplingConfig
         ({"presence_penalty": float("inf")}, "presence_penalty is inf"),
         ({"logit_bias": {-4: 1.0}}, "token of logit_bias is -4"),
         ({"logit_bias": {4: float("nan")}}, "logit_bias of token 4 is nan"),
-        ({"heat": 1}, "unknown SamplingConfig key 'heat'; known: dry_allowed_length"),
+        (
+            {"heat": 1},
+            "unknown SamplingConfig key 'heat'; known: bad_words_ids, begin_suppress_tokens",
+        ),
     ],
 )
 def test_bad_sampling(fields: dict[str, Any], message: str) -> None:

@@ -20,6 +20,10 @@ SAMPLERS = {
     "dry greedy": SamplingConfig(dry_multiplier=0.8),
     "mirostat 1": SamplingConfig(temperature=1.0, mirostat=1, mirostat_tau=3.0),
     "mirostat 2": SamplingConfig(temperature=1.0, mirostat=2, mirostat_tau=3.0),
+    "bans greedy": SamplingConfig(no_repeat_ngram_size=2, bad_words_ids=((33, 34), (40,))),
+    "bans": SamplingConfig(
+        temperature=0.9, no_repeat_ngram_size=3, min_new_tokens=9, begin_suppress_tokens=(35, 36)
+    ),
     "momentum": SamplingConfig(momentum=0.2),
     "top-k and min-p": SamplingConfig(temperature=1.3, top_k=20, min_p=0.05),
     "top-p and penalties": SamplingConfig(

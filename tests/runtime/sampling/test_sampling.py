@@ -203,3 +203,17 @@ def test_draw_does_not_depend_on_how_the_row_is_truncated_below_the_winner() -> 
         narrow = truncate(row, SamplingConfig(temperature=1.0, top_k=100))
         if wide in narrow.ids:
             assert draw(narrow, NOISE, position) == wide
+
+
+@pytest.mark.parametrize("n", [8, 4096])
+def test_min_p_comes_behind_top_p_in_rows_of_any_length(n: int) -> None:
+    row = np.full(n, -np.inf, np.float32)
+    row[:6] = np.log([0.50, 0.36, 0.05, 0.043, 0.013, 0.034])
+    row[5] = -np.inf
+    row[6] = np.log(0.004)
+    config = SamplingConfig(temperature=1.0, top_p=0.985, min_p=0.02)
+    weights = np.exp(row[:8].astype(np.float64)) / np.exp(row[:8].astype(np.float64)).sum()
+    order = np.argsort(-weights)
+    n_kept = int(np.searchsorted(np.cumsum(weights[order]), 0.985)) + 1
+    expected = [i for i in sorted(order[:n_kept]) if weights[i] >= 0.02 * weights.max()]
+    assert truncate(row, config).ids.tolist() == expected
