@@ -122,9 +122,23 @@ _INSTEAD = {
 """What to do about keys that are not applied by themselves."""
 
 
+def clashes_with_typical(numbers: Mapping[str, Any]) -> bool:
+    """Whether ``typical_p`` stands beside a truncation that transformers has before it.
+
+    Samplers here have it first, as those of llama.cpp do.
+    """
+    on = usable({key: value for key, value in numbers.items() if isinstance(value, int | float)})
+    return "typical_p" in on and ("top_p" in on or "min_p" in on)
+
+
 def unapplied_keys(fields: Fields) -> tuple[str, ...]:
     """Returns a line for each key of ``generation_config.json`` that no bundle applies."""
     found = []
+    if clashes_with_typical({k: v for k, v in fields.values.items() if k in SAMPLING_KEYS}):
+        found.append(
+            f"{fields.origin}: typical_p is {shown(fields.get('typical_p'))}, which is not applied "
+            "beside top_p and min_p"
+        )
     for key, value in fields.values.items():
         harmless = _HARMLESS.get(key, ())
         is_off = value is None or value is False or value in ([], {}, "")

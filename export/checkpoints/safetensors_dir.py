@@ -22,6 +22,7 @@ from edgedec.export.checkpoints.published import (
     SAMPLING_KEYS,
     TEMPLATE_NAMES,
     SpecialTokens,
+    clashes_with_typical,
     one_template,
     read_bans,
     read_suppressed,
@@ -414,6 +415,8 @@ def _recommended(stated: Fields) -> dict[str, Any]:
     numbers = {key: value for key, value in kept.items() if value is not None}
     if "top_k" in numbers:
         numbers["top_k"] = stated.integer("top_k")
+    if clashes_with_typical(numbers):
+        del numbers["typical_p"]
     return {"do_sample": stated.flag("do_sample", False), **usable(numbers)}
 
 

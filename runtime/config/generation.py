@@ -50,6 +50,8 @@ class SchemaMaker(Protocol):
 
     def json_schema(self) -> Mapping[str, Any]:
         """Returns the schema."""
+
+
 _BANS = ("no_repeat_ngram_size", "bad_words_ids", "min_new_tokens", "begin_suppress_tokens")
 """What forbids tokens, greedy or sampled."""
 

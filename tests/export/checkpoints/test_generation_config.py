@@ -70,6 +70,7 @@ def test_refused_at_export(tmp_path: Path, stated: str) -> None:
         ({"exponential_decay_length_penalty": [5, 1.1]}, "exponential_decay_length_penalty"),
         ({"watermarking_config": {"bias": 2}}, "watermarking_config"),
         ({"novel_setting": "x"}, "novel_setting"),
+        ({"typical_p": 0.9, "top_p": 0.8, "top_k": 9}, "typical_p is 0.9, which is not applied"),
     ],
 )
 def test_what_is_not_applied_is_named(tmp_path: Path, stated: dict[str, Any], named: str) -> None:
@@ -85,7 +86,7 @@ def test_defaults_of_transformers_are_harmless(tmp_path: Path) -> None:
     stated = {
         **transformers.GenerationConfig().to_dict(), "max_length": 4096, "pad_token_id": 0,
         "transformers_version": "4.57.6", "_from_model_config": True, "do_sample": True,
-        "temperature": 0.7, "top_p": 0.8, "top_k": 20, "typical_p": 0.9, "num_beams": 1,
+        "temperature": 0.7, "top_p": 1.0, "top_k": 20, "typical_p": 0.9, "num_beams": 1,
     }  # fmt: skip
     (tmp_path / "generation_config.json").write_text(json.dumps(stated))
     assert HuggingFaceTexts(tmp_path).unapplied == ()
