@@ -206,7 +206,8 @@ def _refuse_adapters(fields: Fields) -> None:
     if fields.text("general.type", "model") != "model":
         raise UnsupportedModelError(
             f"{fields.origin}: general.type is {fields.text('general.type')[:40]!r}, "
-            f"expected 'model'"
+            "expected 'model': export the model that it adapts, with --lora and the folder of the "
+            "adapter as PEFT saved it"
         )
 
 

@@ -83,6 +83,14 @@ def read_header(file: MappedFile) -> GgufHeader:
     return GgufHeader(metadata, _place(cursor, records, data_start, _alignment(cursor, metadata)))
 
 
+_REMARKS = (
+    "general.author", "general.description", "general.license", "general.name", "general.url",
+    "general.organization", "general.basename", "general.finetune", "general.source",
+    "general.base_model", "general.quantized_by", "general.tags", "general.comment",
+)  # fmt: skip
+"""Keys of texts for people, whose encoding changes nothing."""
+
+
 class _Cursor:
     """A position in the file that never leaves it."""
 
@@ -115,12 +123,15 @@ class _Cursor:
             raise self.error(f"{what} is {n}, but only {fits} would fit in the rest of the file")
         return n
 
-    def string(self, what: str, max_bytes: int = MAX_STRING_BYTES) -> str:
+    def string(self, what: str, max_bytes: int = MAX_STRING_BYTES, is_remark: bool = False) -> str:
         n: int = self.scalar(_LENGTH, f"length of {what}")
         if n > max_bytes:
             raise self.error(f"{what} has {n} bytes, expected at most {max_bytes}")
         start = self.take(n, what)
-        return self._decode(self.data[start : start + n], what)
+        text = self.data[start : start + n]
+        if is_remark:
+            return bytes(text).decode(errors="replace")
+        return self._decode(text, what)
 
     def name(self, what: str) -> str:
         name = self.string(what, MAX_NAME_BYTES)
@@ -150,7 +161,10 @@ class _Cursor:
         try:
             return text.decode()
         except UnicodeDecodeError:
-            raise self.error(f"{what} is not UTF-8 text: {text[:30]!r}") from None
+            raise self.error(
+                f"{what} is not UTF-8 text: {text[:30]!r}; convert the model again, with this text "
+                "in UTF-8"
+            ) from None
 
 
 def _check_magic(cursor: _Cursor) -> None:
@@ -175,7 +189,7 @@ def _read_value(cursor: _Cursor, key: str) -> Any:
     what = f"metadata {key}"
     kind: int = cursor.scalar(_SCALARS[4], what)
     if kind == _STRING:
-        return cursor.string(what)
+        return cursor.string(what, is_remark=key.startswith(_REMARKS))
     if kind == _ARRAY:
         return _read_array(cursor, what)
     if kind == _BOOL:

@@ -135,7 +135,8 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
                             r"| ?[^\s\p{L}\p{N}]+|\s+(?!\S)", "[0-9][0-9][0-9]")),
     **dict.fromkeys(
         ("gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4",
-         "granite-docling", "gigachat", "a.x-4.0", "mellum"), _GPT2
+         "granite-docling", "gigachat", "a.x-4.0", "mellum", "modern-bert", "jina-es", "jina-de",
+         "jina-v2-es", "jina-v2-de"), _GPT2
     ),
     **dict.fromkeys(
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",

@@ -369,7 +369,10 @@ def _read_text(path: Path) -> str:
         check_is_itself(path, text[:64].encode())
         return text
     except UnicodeDecodeError:
-        raise CheckpointError(f"{path.name}: is not UTF-8 text; fetch it again") from None
+        raise CheckpointError(
+            f"{path.name}: is not UTF-8 text: fetch it again, or, if it was edited in another "
+            f"encoding, convert it: iconv -f LATIN1 -t UTF-8 {path.name}"
+        ) from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -444,6 +447,10 @@ def _read_all_tensors(folder: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
+_OTHER_LIBRARIES = {"tf_model.h5": "from_tf", "flax_model.msgpack": "from_flax"}
+"""Files of weights of TensorFlow and Flax -> the option that reads them."""
+
+
 def _no_weights(folder: Path) -> str:
     if ggufs := sorted(path.name for path in folder.glob("*.gguf")):
         return f"{folder}: its weights are in a GGUF file; export {folder / ggufs[0]} instead"
@@ -453,6 +460,12 @@ def _no_weights(folder: Path) -> str:
             f"{folder}: its weights are in {pickles[0]}, which may run code when read; convert it "
             f"with transformers: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)"
         )
+    for name, option in _OTHER_LIBRARIES.items():
+        if (folder / name).is_file():
+            return (
+                f"{folder}: its weights are in {name} alone; convert them with transformers 4: "
+                f"AutoModelForCausalLM.from_pretrained(FOLDER, {option}=True).save_pretrained(NEW)"
+            )
     if others := sorted(p.name for p in folder.glob("*.safetensors") if p.is_file()):
         return (
             f"{folder}: has neither {SINGLE} nor {INDEX}, but {others[0]}; if its weights have the "

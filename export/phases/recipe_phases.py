@@ -175,13 +175,16 @@ def verify(model: RecipeModel) -> None:
 def _hint(model: RecipeModel) -> str:
     """Returns why the logits of a graph may be far from the reference, or what to do."""
     largest = model.verification.get("largest_kv", 0.0)
-    wider = [name for name in model.device.kv_formats if name in ("int8", "bfloat16", "float32")]
-    if model.kv_format == "float16" and largest > float(np.finfo(np.float16).max) and wider:
-        return (
-            f"its keys and values reach {largest:.3g}, more than float16 holds: export it with "
-            f"--kv-cache {' or '.join(wider)}"
-        )
-    return f"its weights are broken, or it is no plain {model.source.config.family}"
+    most = float(np.finfo(np.float16).max)
+    if model.kv_format != "float16" or largest <= most:
+        return f"its weights are broken, or it is no plain {model.source.config.family}"
+    most_of = {"int8": 127 * most, "float32": float(np.finfo(np.float32).max)}
+    wider = [name for name in model.device.kv_formats if largest <= most_of.get(name, 0.0)]
+    instead = f"--kv-cache {' or '.join(wider)}" if wider else "--target portable"
+    return (
+        f"its keys and values reach {largest:.3g}, more than float16 holds: export it with "
+        f"{instead}"
+    )
 
 
 def _entry(model: RecipeModel) -> ModelEntry:

@@ -19,6 +19,9 @@ QUANT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq", "mxfp4")
 
 _FP8_FORMATS = ("float-quantized", "naive-quantized", "dense")
 
+_SAME_ACTIVATIONS = {"silu": ("swish",)}
+"""Names of activations -> other names of the same."""
+
 HAS_O_BIAS = "has_o_proj_bias"
 """A key that readers of checkpoints add: whether there are biases ``o_proj.bias``."""
 _ORIGINAL = "original_max_position_embeddings"
@@ -65,7 +68,8 @@ def hf_decoder(
         CheckpointError: A key is missing or of the wrong type.
         UnsupportedModelError: A key asks for what the shared recipe does not do.
     """
-    fields.refuse("hidden_act", hidden_act)
+    names = (hidden_act, *_SAME_ACTIVATIONS.get(hidden_act, ()))
+    fields.refuse("hidden_act", *names)
     fields.refuse("mlp_bias", False)
     refuse_packing(fields)
     hidden_size, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")

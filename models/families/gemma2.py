@@ -26,7 +26,7 @@ _LAYERS_OF_27B = 46
 
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
-    fields.refuse("attention_bias", False)
+    has_bias = fields.flag("attention_bias", False)
     fields.refuse("hidden_activation", ACTIVATION)
     fields = with_defaults(
         fields,
@@ -37,7 +37,7 @@ def read_hf(fields: Fields) -> ModelConfig:
         attn_logit_softcapping=50.0,
         final_logit_softcapping=30.0,
     )
-    config = hf_decoder(fields, "gemma2", hidden_act=ACTIVATION)
+    config = hf_decoder(fields, "gemma2", has_qkv_bias=has_bias, hidden_act=ACTIVATION)
     if fields.get("layer_types") is not None:
         config = hf_windows(fields, config)
     else:

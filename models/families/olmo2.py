@@ -21,9 +21,9 @@ _PERIOD_OF_OLMO3 = 4
 
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
-    fields.refuse("attention_bias", False)
     fields = with_defaults(fields, rms_norm_eps=1e-5)
-    return _with_norms(hf_decoder(fields, "olmo2", has_qk_norm=True))
+    has_bias = fields.flag("attention_bias", False)
+    return _with_norms(hf_decoder(fields, "olmo2", has_qk_norm=True, has_qkv_bias=has_bias))
 
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:

@@ -22,7 +22,7 @@ def read_hf(fields: Fields) -> ModelConfig:
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:
     """Returns the config that the GGUF header states."""
-    return gguf_decoder(facts, "qwen2", has_qkv_bias=True)
+    return gguf_decoder(facts, "qwen2")  # biases are optional there, as in llama.cpp
 
 
 def weights(config: ModelConfig) -> dict[str, Weight]:

@@ -397,7 +397,9 @@ def test_names_of_weights(tmp_path: Path, family: str, is_tied: bool, name: str)
     assert error(tmp_path, expected) < 2e-3
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "smollm3", "granite", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen3", "smollm3", "granite", "qwen3_moe", "olmo2", "gemma2"]
+)
 def test_biases_behind_the_heads(tmp_path: Path, family: str) -> None:
     more = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
     head = {"head_dim": 12 if family.startswith("qwen3") else 10}
@@ -405,6 +407,11 @@ def test_biases_behind_the_heads(tmp_path: Path, family: str) -> None:
     assert error(tmp_path, theirs(tmp_path)) < 2e-3
     edit_weights(tmp_path, lambda w: {k: v for k, v in w.items() if "o_proj.bias" not in k})
     assert not open_checkpoint(str(tmp_path)).config.has_o_bias
+
+
+def test_swish_is_silu(tmp_path: Path) -> None:
+    save(tmp_path, "llama", hidden_act="swish")
+    assert error(tmp_path, theirs(tmp_path)) < 2e-3
 
 
 def test_a_head_of_its_own_is_kept_though_a_tie_is_stated(tmp_path: Path) -> None:

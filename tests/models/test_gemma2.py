@@ -29,7 +29,7 @@ class TestParity(FamilyParity):
     }
     HAS_ORACLE = True
     NORM_MEAN = 0.0
-    REFUSED = {"attention_bias": True, "hidden_activation": "relu"}
+    REFUSED = {"hidden_activation": "relu"}
 
     @classmethod
     def make_model(cls) -> Any:

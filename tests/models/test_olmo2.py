@@ -19,7 +19,7 @@ class TestParity(FamilyParity):
         "is_qk_norm_whole": True,
     }
     ARCHITECTURE = "olmo2"
-    REFUSED = {"attention_bias": True, "hidden_act": "gelu"}
+    REFUSED = {"hidden_act": "gelu"}
 
     @classmethod
     def make_model(cls) -> Any:
