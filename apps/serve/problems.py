@@ -8,6 +8,30 @@ from contextlib import contextmanager
 from edgedec.apps.serve.core import ServeError, invalid
 from edgedec.models.errors import ConfigError, PromptTooLongError, SessionError
 
+OVERFLOW = "exceed_context_size_error"
+"""The type that clients of llama-server match on, with ``n_prompt_tokens`` and ``n_ctx``."""
+
+
+def context_overflow(error: PromptTooLongError) -> ServeError:
+    """Returns the problem that a prompt does not fit the context.
+
+    Clients of OpenAI look for its code. LiteLLM looks for the first words, LangChain for "prompt is
+    too long", and in streams for "exceeds the context window".
+    """
+    message = (
+        f"This model's maximum context length is {error.context} tokens, but the prompt is "
+        f"too long: it has {error.n_tokens} and exceeds the context window. Shorten the prompt, or "
+        "load or export with a larger context"
+    )
+    return ServeError(
+        400,
+        OVERFLOW,
+        message,
+        code="context_length_exceeded",
+        n_prompt_tokens=error.n_tokens,
+        n_ctx=error.context,
+    )
+
 
 @contextmanager
 def client_errors() -> Iterator[None]:
@@ -19,8 +43,6 @@ def client_errors() -> Iterator[None]:
     try:
         yield
     except PromptTooLongError as error:
-        # The type and the two numbers are what clients of llama-server match on.
-        numbers = {"n_prompt_tokens": error.n_tokens, "n_ctx": error.context}
-        raise ServeError(400, "exceed_context_size_error", str(error), **numbers) from None
+        raise context_overflow(error) from None
     except (ConfigError, SessionError) as error:
         raise invalid(str(error)) from None

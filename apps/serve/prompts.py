@@ -15,6 +15,7 @@ from edgedec.runtime.config import CONSTRAINTS
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.sequences.prefill import check_fits
 from edgedec.runtime.text.infill import InfillTokens, find_infill_tokens
+from edgedec.runtime.text.prompt import PromptEncoder
 
 _FOR_INFILL = 512
 """Most tokens of the context that are kept free for what is filled in."""
@@ -50,7 +51,7 @@ def prepare(
         SessionError: The prompt is empty, refused by the chat template, or too long.
     """
     if isinstance(prompt, ChatPrompt):
-        found = _chat(engine, prompt, settings)
+        found = _chat(engine, prompt, settings, engine.encoder)
     elif isinstance(prompt, InfillPrompt):
         found = _infill(engine, prompt)
     else:
@@ -67,18 +68,25 @@ def _plain(engine: Engine, text: str | Sequence[int]) -> Prepared:
     return Prepared(tokens, engine.tokenizer.decode(list(text)))
 
 
+def n_chat_tokens(engine: Engine, prompt: ChatPrompt) -> int:
+    """Returns the number of tokens of a conversation, also if they do not fit the context."""
+    return len(_chat(engine, prompt, {}, engine.encoder.without_limit()).tokens)
+
+
 def chat_text(engine: Engine, prompt: ChatPrompt) -> str:
     """Returns the text that the chat template makes of a conversation."""
     return engine.encoder.render(*_template_input(engine, prompt))
 
 
-def _chat(engine: Engine, prompt: ChatPrompt, stated: Mapping[str, Any]) -> Prepared:
+def _chat(
+    engine: Engine, prompt: ChatPrompt, stated: Mapping[str, Any], encoder: PromptEncoder
+) -> Prepared:
     if prompt.choice == NONE or not prompt.tools:
         prompt = ChatPrompt(prompt.messages)
     elif prompt.choice not in ("auto", "required", *tools.names(prompt.tools)):
         raise invalid(f"tool_choice names {prompt.choice!r}, which is none of the tools")
     messages, described = _template_input(engine, prompt)
-    tokens, rendered = engine.encoder.encode_conversation(messages, described)
+    tokens, rendered = encoder.encode_conversation(messages, described)
     is_thinking = True if rendered.rstrip().endswith(THINK) else None
     settings: dict[str, Any] = {}
     if prompt.tools:

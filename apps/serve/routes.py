@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from edgedec.apps.serve.core import ChatPrompt
-from edgedec.apps.serve.prompts import chat_text, prepare
+from edgedec.apps.serve.prompts import chat_text, n_chat_tokens
 from edgedec.apps.serve.responses import read_body
 from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.surfaces import anthropic, llama_server, ollama, openai_models
@@ -200,7 +200,7 @@ class Facts:
         model, prompt = anthropic.read_count(await self._body(request))
 
         def work(engine: Engine, is_over: IsOver) -> Any:
-            return {"input_tokens": len(prepare(engine, prompt).tokens)}
+            return {"input_tokens": n_chat_tokens(engine, prompt)}
 
         return await self._worked(request, model, work)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import cache, partial
 
 from starlette.applications import Starlette
@@ -39,6 +42,11 @@ SURFACES = (
     llama_server.INFILL,
 )
 
+_LIKENESS = 0.85
+"""How much an address has to be like another one to be meant, from 0 to 1."""
+
+_MAX_PATH = 200
+
 
 class AnswerEndpoint:
     """The address of one surface."""
@@ -64,28 +72,45 @@ def make_web(service: Service) -> ASGIApp:
         return JSONResponse(described())
 
     facts.append(Route("/openapi.json", describe))
-    handlers = dict.fromkeys((HTTPException, ServeError), _refused)
+    paths = [route.path for route in (*answers, *facts) if isinstance(route, Route)]
+    known = sorted(path for path in paths if path != "/" and "{" not in path)
+    handlers = dict.fromkeys((HTTPException, ServeError), partial(_refused, known))
     app = Starlette(routes=[*answers, *facts], exception_handlers=handlers)
     return Guard(app, service.settings, error_shape, service.requests)
 
 
 def error_shape(path: str) -> ErrorShape:
     """Returns how errors look at ``path``."""
+    path = re.sub("/+", "/", path)
     if path.startswith("/api/"):
         return ollama.error
     return anthropic.error if path.startswith("/v1/messages") else openai.error
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    """Answers what no address takes, in the form of its interface."""
-    problem = error if isinstance(error, ServeError) else _unknown(request, error)
+async def _refused(paths: Sequence[str], request: Request, error: Exception) -> Response:
+    """Answers what no address takes, in the form of its interface. paths: the addresses."""
+    path = request.url.path
+    near = near_address(path[:_MAX_PATH], paths) or path
+    problem = error if isinstance(error, ServeError) else _unknown(request, error, near)
     headers = getattr(error, "headers", None)  # which methods an address takes
-    return JSONResponse(error_shape(request.url.path)(problem), problem.status, headers)
+    return JSONResponse(error_shape(near)(problem), problem.status, headers)
 
 
-def _unknown(request: Request, error: Exception) -> ServeError:
+def _unknown(request: Request, error: Exception, near: str) -> ServeError:
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path[:80]}"
     if error.status_code == 405:
         return ServeError(405, "invalid_request_error", f"{what}: another method is expected here")
-    return ServeError(error.status_code, "not_found_error", f"there is no {what} here")
+    hint = f"; did you mean {near}?" if near != request.url.path else ""
+    return ServeError(error.status_code, "not_found_error", f"there is no {what} here{hint}")
+
+
+def near_address(path: str, paths: Sequence[str]) -> str:
+    """Returns the one of ``paths`` that ``path`` was probably meant to be, or nothing."""
+    words = re.sub("(/v1)+(?=/|$)", "/v1", re.sub("/+", "/", path.lower())).rstrip("/")
+    if not words:
+        return ""
+    longer = [one for one in paths if one.endswith(words)]
+    like = get_close_matches(words, paths, 1, _LIKENESS)
+    inner = [one for one in paths if words.startswith(one + "/") or words.endswith(one)]
+    return next(iter([*longer, *like, *sorted(inner, key=len, reverse=True)]), "")

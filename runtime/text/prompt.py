@@ -105,6 +105,10 @@ class PromptEncoder:
         """An encoder reads prompts, and what is written does not go on from their text."""
         return self._source is not None
 
+    def without_limit(self) -> PromptEncoder:
+        """Returns an encoder that reads texts of any length to their ends, to count them."""
+        return PromptEncoder(self._codec, self._template, self._opening, None, self._source)
+
     def encode(self, prompt: Prompt, tools: Sequence[Message] = ()) -> list[int]:
         """Returns the ids of ``prompt``; with messages, the template is given ``tools``.
 

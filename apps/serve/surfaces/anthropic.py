@@ -25,6 +25,7 @@ from edgedec.apps.serve.core import (
     Tool,
     invalid,
 )
+from edgedec.apps.serve.problems import OVERFLOW
 from edgedec.apps.serve.surfaces import openai
 from edgedec.apps.serve.surfaces.fields import (
     Body,
@@ -183,7 +184,13 @@ def _text(content: str | list[Block]) -> str:
 
 
 def error(problem: ServeError) -> Document:
-    """Returns the document of a problem."""
+    """Returns the document of a problem. Claude Code compacts if it reads "prompt is too long"."""
+    if problem.kind == OVERFLOW:
+        numbers = {name: problem.details[name] for name in ("n_prompt_tokens", "n_ctx")}
+        most = f"{numbers['n_ctx']} maximum"
+        problem = invalid(
+            f"prompt is too long: {numbers['n_prompt_tokens']} tokens > {most}", **numbers
+        )
     kinds = {
         503: "overloaded_error",
         500: "api_error",

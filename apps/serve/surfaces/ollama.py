@@ -33,8 +33,8 @@ from edgedec.apps.serve.surfaces.fields import Body, Role, Sampling, read_body
 from edgedec.apps.serve.surfaces.openai_chat import AnyTool
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface, json_bytes
 
-VERSION = "0.6.4"
-"""Of Ollama, whose clients look for what that one could do."""
+VERSION = "0.14.0"
+"""Of Ollama, whose clients look for what that one could do: Codex wants 0.13.4 or newer."""
 
 NDJSON = "application/x-ndjson"
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}

@@ -253,8 +253,11 @@ class ResponsesFramer:
         return ()
 
     def failed(self, problem: ServeError) -> Iterable[bytes]:
-        """Returns an event that reports the problem."""
-        yield self._event("error", code=problem.kind, message=problem.message, param=None)
+        """Returns events that report the problem: some clients read the one, some the other."""
+        code = problem.details.get("code") or problem.kind
+        yield self._event("error", code=code, message=problem.message, param=None)
+        failed = {"status": "failed", "error": {"code": code, "message": problem.message}}
+        yield self._event("response.failed", response={**_response(self._head, []), **failed})
 
     def _end(self, done: Done) -> Iterable[bytes]:
         if not self._items and self._open is None:

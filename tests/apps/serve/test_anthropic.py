@@ -90,7 +90,7 @@ def test_problems_have_anthropic_s_form(client: Any, asked: Any, server: Any) ->
     with pytest.raises(anthropic.BadRequestError) as caught_long:
         client.messages.create(**{**asked, "messages": long})
     error = caught_long.value.body["error"]
-    assert error["type"] == "exceed_context_size_error"
+    assert error["type"] == "invalid_request_error"
     assert error["n_prompt_tokens"] > error["n_ctx"] == 8192
     status, document = server.ask("POST", "/v1/messages", b"{")
     assert (status, document["error"]["type"]) == (400, "invalid_request_error")

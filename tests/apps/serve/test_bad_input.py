@@ -137,7 +137,9 @@ def test_a_prompt_beyond_the_context_tells_both_numbers(
     error = document if path.startswith("/api/") else document["error"]
     assert (status, error["n_ctx"]) == (400, 8192)
     assert error["n_prompt_tokens"] > 8192
-    assert error["type"] == "exceed_context_size_error"
+    is_anthropic = path == "/v1/messages"
+    expected = "invalid_request_error" if is_anthropic else "exceed_context_size_error"
+    assert error["type"] == expected
 
 
 SCHEMAS: list[Any] = [

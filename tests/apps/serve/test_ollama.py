@@ -37,7 +37,7 @@ def test_models_are_listed_and_shown(client: Any, server: Any) -> None:
     assert "tools" in shown.capabilities
     assert shown.modelinfo["general.architecture"] == "llama"
     assert shown.modelinfo["llama.context_length"] == 8192
-    assert server.ask("GET", "/api/version")[1] == {"version": "0.6.4"}
+    assert server.ask("GET", "/api/version")[1] == {"version": "0.14.0"}
 
 
 def test_an_answer_is_that_of_the_engine(client: Any, engine: Engine) -> None:
