@@ -31,6 +31,7 @@ VERBS = {
     "train": "train.command:train",
     "eval": "eval.command:evaluate",
     "inspect": "inspect:inspect",
+    "kept": "kept.command:kept",
     "doctor": "doctor:doctor",
 }
 """Verb -> its file in this folder, and there its function, or its own verbs."""
@@ -53,6 +54,7 @@ SUMMARIES = {
     "train": "Train heads, draft models, KV maps and probes that make a bundle faster.",
     "eval": "Measure how good answers are, and how long they take.",
     "inspect": "Show what a bundle holds. --verify checks every byte.",
+    "kept": "List what is kept of your texts on this machine, and remove it.",
     "doctor": "Show this machine, what edgedec will use on it, and what is missing.",
 }
 """Verb -> the first sentence of its help, for those who do not want to import the verb."""

@@ -31,6 +31,7 @@ from .combinations import mark_combinations
 
 # What programs under test remember of a device stays out of the user's own cache.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
 
 # A shell has its background jobs ignore Ctrl-C, and programs under test would inherit that.

@@ -11,6 +11,7 @@ from edgedec.apps.chat.talk import Talk
 from edgedec.apps.chat.typed import line_history
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import print_json
+from edgedec.apps.kept.remarks import note_kept
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
@@ -35,7 +36,7 @@ def chat(
     store: options.Store = None,
     adapt: options.Adapt = None,
     overlap: options.Overlap = "auto",
-    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB,
+    prefix_disk: options.PrefixDisk = 0,
     loading: options.LoadOptions,
     request: options.RequestOptions,
     switching: SwitchOptions,
@@ -61,6 +62,7 @@ def chat(
       printf 'Hello\\nWho are you?\\n' | edgedec chat smollm2.edgedec --json
     """
     switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
+    note_kept(prefix_disk, store, adapt, history=history)
     replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report, prefix_cache, store, overlap, prefix_disk)

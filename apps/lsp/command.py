@@ -34,7 +34,7 @@ class SuggestingOptions:
 
     threads: options.Threads = None
     context: options.Context = None
-    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB
+    prefix_disk: options.PrefixDisk = 0
     max_new_tokens: Annotated[
         int | None,
         typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per suggestion."),

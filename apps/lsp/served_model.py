@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from edgedec.apps.kept.places import remember_prefixes
+from edgedec.apps.kept.remarks import remember_typing
 from edgedec.apps.lsp.settings import ServerSettings
 from edgedec.apps.lsp.window import EditorProgress, EditorWindow
 from edgedec.apps.model_names import find_bundle
@@ -161,6 +163,12 @@ class ServedModel:
         usual = EngineOptions(
             threads=source.threads, context=source.context, prefix_disk_mb=source.prefix_disk_mb
         )
+        for remark in (
+            remember_prefixes(source.prefix_disk_mb),
+            *remember_typing(source.memory.learn, source.memory.session),
+        ):
+            if remark:
+                self._window.note(remark)
         options = source.memory.options(source.folder, usual)
         engine = await asyncio.to_thread(partial(load, source.folder, options, report))
         await self._try(partial(source.memory.recall, engine, source.folder))

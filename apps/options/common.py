@@ -359,13 +359,15 @@ Draft = Annotated[
     ),
 ]
 PREFIX_DISK_MB = 1024
+"""Disk space for saved conversations of a server that states no other."""
+
 PrefixDisk = Annotated[
     int,
     typer.Option(
         metavar="MB",
         min=0,
-        help="Disk space that keeps the KV cache of prompt beginnings, such as a system prompt, "
-        "for the next start. 0 keeps nothing.",
+        help="Keep what was read of prompts in the user's cache folder, for the next start, in at "
+        "most so much space. 0 keeps nothing.",
         rich_help_panel=SPEED,
     ),
 ]

@@ -12,6 +12,7 @@ import typer
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import TextWriter, note, print_json, stops_on_interrupt
 from edgedec.apps.eval.tasks import read_text
+from edgedec.apps.kept.remarks import note_kept
 from edgedec.apps.options import common as options
 from edgedec.apps.options.grammar import GrammarOptions
 from edgedec.apps.options.groups import takes_groups
@@ -90,7 +91,7 @@ class KeepOptions:
     store: options.Store = None
     adapt: options.Adapt = None
     overlap: options.Overlap = "auto"
-    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB
+    prefix_disk: options.PrefixDisk = 0
 
     def __post_init__(self) -> None:
         session = self.session
@@ -98,7 +99,8 @@ class KeepOptions:
             raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
 
     def load(self, bundle: Path, loading: options.LoadOptions, on_progress: Progress) -> Engine:
-        """Returns the engine over ``bundle``."""
+        """Returns the engine over ``bundle``; says what is kept where, at its first use."""
+        note_kept(self.prefix_disk, self.store, self.adapt, self.session)
         return loading.load(
             bundle,
             on_progress,

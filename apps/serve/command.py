@@ -74,10 +74,10 @@ def serve(
         return load(bundle, asked)
 
     shelf = Shelf(find_offers(models or []), open_bundle, limits.max_bytes, limits.keep_alive)
-    run_until_signal(_serve(shelf, settings), _END_S)
+    run_until_signal(_serve(shelf, settings, loading.kept()), _END_S)
 
 
-async def _serve(shelf: Shelf, settings: ServerSettings) -> None:
+async def _serve(shelf: Shelf, settings: ServerSettings, remark: str | None) -> None:
     from edgedec.apps.serve import listening, web
     from edgedec.apps.serve.service import Service
 
@@ -86,6 +86,8 @@ async def _serve(shelf: Shelf, settings: ServerSettings) -> None:
     address = sock.getsockname()
     where = f"[{address[0]}]" if ":" in address[0] else address[0]
     note(f"serving {', '.join(o.name for o in shelf.offers)} on http://{where}:{address[1]}")
+    if remark is not None:
+        note(remark)
     try:
         await listening.serve(web.make_web(service), sock, settings, service.requests.end)
     finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgedec.apps.kept.places import remember_prefixes
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 
@@ -96,13 +97,21 @@ class LoadingOptions:
 
     threads: options.Threads = None
     context: options.Context = None
-    prefix_disk: options.PrefixDisk = options.PREFIX_DISK_MB
+    prefix_disk: Annotated[
+        int | None,
+        typer.Option(
+            metavar="MB",
+            min=0,
+            help="Keep conversations on the disk for the next start, in at most so much space "
+            f"(default: none, or {options.PREFIX_DISK_MB} with --sessions).",
+        ),
+    ] = None
     sessions: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
             help="Save conversations in FOLDER when the server ends, so that the next one "
-            "continues them (default: the user's cache folder).",
+            "continues them (default: the user's cache folder, with --prefix-disk).",
         ),
     ] = None
 
@@ -116,7 +125,7 @@ class LoadingOptions:
         from edgedec.runtime.sequences.prefix_files import private_folder
 
         if self.sessions is not None:
-            if not self.prefix_disk:
+            if self.prefix_disk == 0:
                 raise ConfigError(
                     "--prefix-disk 0 saves nothing: leave out --sessions, or allow more"
                 )
@@ -124,9 +133,18 @@ class LoadingOptions:
         return EngineOptions(
             threads=self.threads,
             context=self.context,
-            prefix_disk_mb=self.prefix_disk,
+            prefix_disk_mb=self._n_kept_mb,
             prefix_folder=self.sessions,
         )
+
+    def kept(self) -> str | None:
+        """Returns a remark about what is kept where, at its first use."""
+        return remember_prefixes(self._n_kept_mb, self.sessions)
+
+    @property
+    def _n_kept_mb(self) -> int:
+        usual = 0 if self.sessions is None else options.PREFIX_DISK_MB
+        return usual if self.prefix_disk is None else self.prefix_disk
 
 
 def server_settings(access: AccessOptions, limits: LimitOptions) -> ServerSettings:

@@ -21,7 +21,8 @@ def test_a_session_goes_on(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> No
     options = (smollm2_bundle, PROMPT, "-n", 8, "--session", path)
     first = cli("run", *options, "--json")
     assert first.exit_code == 0
-    assert first.err == ""
+    assert first.err.count("\n") == 1  # what is kept where, said once
+    assert str(path) in first.err
     assert first.json["stats"]["n_reused_tokens"] == 0
     again = cli("run", *options, "--json")
     assert again.json["token_ids"] == first.json["token_ids"]

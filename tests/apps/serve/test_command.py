@@ -76,6 +76,7 @@ def test_conversations_are_saved_when_it_ends_and_continued_by_the_next(
     smollm2_bundle: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "sessions"
+    remarks: list[str] = []
     messages = [{"role": "user", "content": "Count from one to forty. " * 12}]
 
     def answer(messages: list[dict[str, str]]) -> tuple[str, int]:
@@ -84,7 +85,9 @@ def test_conversations_are_saved_when_it_ends_and_continued_by_the_next(
         body = {"messages": messages, "max_tokens": 24, "temperature": 0}
         connection.request("POST", "/v1/chat/completions", json.dumps(body))
         found = json.loads(connection.getresponse().read())
-        assert program.end(signal.SIGTERM) == (143, "")
+        code, remark = program.end(signal.SIGTERM)
+        assert code == 143
+        remarks.append(remark)
         text: str = found["choices"][0]["message"]["content"]
         return text, found["usage"]["prompt_tokens_details"]["cached_tokens"]
 
@@ -97,6 +100,8 @@ def test_conversations_are_saved_when_it_ends_and_continued_by_the_next(
     for path in folder.iterdir():
         path.unlink()
     assert answer(messages) == (again, 0)
+    assert f"{folder} keeps what the model read" in remarks[0]
+    assert remarks[1:] == ["", ""]
 
 
 def test_a_folder_of_sessions_that_others_may_read(smollm2_bundle: Path, tmp_path: Path) -> None:
