@@ -77,7 +77,8 @@ _DRAFT_PART = "mtp."
 _STACKED_EXPERTS = {"qwen3_5_moe_text"}
 """Families whose publishers have the gates and up projections of all experts in one tensor."""
 _OUTER_KEYS = (
-    "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config", "tie_word_embeddings",
+    "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config", "quantization",
+    "tie_word_embeddings",
 )  # fmt: skip
 
 

@@ -32,6 +32,9 @@ _RAW_TYPES: dict[str, tuple[QuantFormat, np.dtype[Any]]] = {
     "F8_E5M2": (FORMATS["f32"], np.dtype("u1")),
     "I32": (FORMATS["f32"], np.dtype("<i4")),
     "U8": (FORMATS["f32"], np.dtype("u1")),
+    "I8": (FORMATS["f32"], np.dtype("i1")),
+    "U32": (FORMATS["f32"], np.dtype("<u4")),
+    "I64": (FORMATS["f32"], np.dtype("<i8")),
 }
 """Types of the parts of quantised matrices; their format is that of what they are parts of."""
 

@@ -1,4 +1,4 @@
-"""Matrices that safetensors directories hold quantised: FP8 with scales, GPTQ, AWQ, MXFP4.
+"""Matrices that safetensors directories hold quantised: FP8, GPTQ, AWQ, MXFP4, and others.
 
 Each is several tensors of a file. Together they make one matrix, read by rows as any other.
 
@@ -18,6 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.checkpoints.gguf_codes import plain_mxfp4
+from edgedec.export.checkpoints.grouped_matrices import (
+    GroupedMatrix,
+    compressed_matrix,
+    mlx_matrix,
+)
 from edgedec.export.checkpoints.safetensors_file import StoredTensor
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields
@@ -77,10 +82,11 @@ def _fp8_table(exponent_bits: int) -> Floats:
 
 @dataclass(frozen=True)
 class PackedMatrix:
-    """4-bit codes in words of 32 bits, with a scale and a zero for each group of a row.
+    """Codes in words of 32 bits, with a scale and a zero for each group of a row.
 
-    words: GPTQ packs eight rows of [K, N] into a word, AWQ eight columns. zero_offset: what the
-    packed zeros lack. groups: the group of each input, None where they follow each other.
+    words: GPTQ packs rows of [K, N] into a word, AWQ eight columns. n_bits: of a code.
+    zero_offset: what the packed zeros lack. groups: the group of each input, None where they
+    follow each other.
     """
 
     words: StoredTensor
@@ -89,24 +95,29 @@ class PackedMatrix:
     groups: StoredTensor | None
     is_awq: bool
     zero_offset: int
+    n_bits: int = 4
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Its dimensions [N, K]."""
         first, second = self.words.shape
-        return (8 * second, first) if self.is_awq else (second, 8 * first)
+        return (8 * second, first) if self.is_awq else (second, 32 // self.n_bits * first)
 
     @property
     def format(self) -> QuantFormat:
         """The smallest format that holds it to the last bit; floats if none does."""
         if not self._is_regular:
             return FORMATS["f32"]
-        return FORMATS["q4_0" if (self._zero == 8).all() else "q5_0"]
+        if self.n_bits == 8:
+            return FORMATS["q8_0" if (self._zero == 128).all() else "f32"]
+        lowest, highest = int(self._zero.min()), int(self._zero.max())
+        fits = highest <= 8 and (1 << self.n_bits) - 1 - lowest <= 7
+        return FORMATS["q4_0" if fits else "q5_0"]
 
     @property
     def stand_in(self) -> QuantFormat | None:
         """The format that stands in for floats."""
-        return None if self._is_regular else FORMATS["q8_0"]
+        return FORMATS["q8_0"] if self.format.is_float else None
 
     def plain(self, rows: Rows) -> PlainTensor:
         """Returns some rows."""
@@ -140,27 +151,27 @@ class PackedMatrix:
     @cached_property
     def _zero(self) -> npt.NDArray[np.int16]:
         """The zero of each group [N, groups]."""
-        nibbles = _nibbles(self.zeros.values(), self.is_awq)
+        nibbles = _columns(self.zeros.values(), self.is_awq, self.n_bits)
         return (nibbles.astype(np.int16) + self.zero_offset).T
 
     def _codes(self, rows: Rows) -> npt.NDArray[np.uint8]:
         """Returns the codes of some rows [n, K]."""
         if not self.is_awq:
             words = np.ascontiguousarray(self.words.values()[:, rows]).view(np.uint32)
-            shifts = np.arange(0, 32, 4, dtype=np.uint32)[None, :, None]
-            codes = (words[:, None, :] >> shifts & 15).astype(np.uint8)
+            shifts = np.arange(0, 32, self.n_bits, dtype=np.uint32)[None, :, None]
+            codes = (words[:, None, :] >> shifts & (1 << self.n_bits) - 1).astype(np.uint8)
             return codes.reshape(-1, len(rows)).T
         words = np.ascontiguousarray(self.words.values()[:, rows // 8]).view(np.uint32)
         shifts = 4 * np.array(_AWQ_ORDER, np.uint32)[rows % 8]
         return (words >> shifts & 15).astype(np.uint8).T
 
 
-def _nibbles(words: npt.NDArray[Any], is_awq: bool) -> npt.NDArray[np.uint8]:
-    """Returns the columns [M, 8 * W] of words [M, W]."""
-    order = _AWQ_ORDER if is_awq else range(8)
-    shifts = 4 * np.array(order, np.uint32)
+def _columns(words: npt.NDArray[Any], is_awq: bool, n_bits: int) -> npt.NDArray[np.uint8]:
+    """Returns the columns [M, 32 / n_bits * W] of words [M, W]."""
+    order = _AWQ_ORDER if is_awq else range(32 // n_bits)
+    shifts = n_bits * np.array(order, np.uint32)
     packed = np.ascontiguousarray(words).view(np.uint32)[:, :, None]
-    return (packed >> shifts & 15).astype(np.uint8).reshape(len(words), -1)
+    return (packed >> shifts & (1 << n_bits) - 1).astype(np.uint8).reshape(len(words), -1)
 
 
 @dataclass(frozen=True)
@@ -191,7 +202,7 @@ class Fp4Experts:
         return plain_mxfp4(self.format, codes, exponents)
 
 
-QuantisedMatrix = Fp8Matrix | PackedMatrix | Fp4Experts
+QuantisedMatrix = Fp8Matrix | PackedMatrix | GroupedMatrix | Fp4Experts
 
 
 def gather(
@@ -213,6 +224,10 @@ def gather(
             continue
         if tensor.type.startswith("F8_"):
             found |= _fp8(found, stem, name, config)
+        elif part == "weight" and tensor.type == "U32":
+            found[name] = mlx_matrix(found, stem, config)
+        elif part == "weight_packed" or (part == "weight" and tensor.type == "I8"):
+            found[f"{stem}.weight"] = compressed_matrix(found, stem, config)
         elif part == "qweight":
             found |= _packed(found, stem, config)
         elif part.endswith(_FP4_BLOCKS):
@@ -283,8 +298,8 @@ def _fp8(found: dict[str, Any], stem: str, name: str, config: Fields) -> dict[st
 
 def _packed(found: dict[str, Any], stem: str, config: Fields) -> dict[str, QuantisedMatrix]:
     stated = config.table("quantization_config")
-    stated.refuse("bits", 4)
     method = stated.text("quant_method")
+    stated.refuse("bits", *((2, 4, 8) if method == "gptq" else (4,)))
     if method not in ("gptq", "awq"):
         stated.fail("quant_method", method, "'gptq' or 'awq'")
     if method == "awq":
@@ -298,9 +313,27 @@ def _packed(found: dict[str, Any], stem: str, config: Fields) -> dict[str, Quant
     words, zeros, scales = (found.pop(name) for name in names)
     groups = found.pop(f"{stem}.g_idx", None)
     lacks_one = not is_awq and stated.text("checkpoint_format", "gptq") == "gptq"
-    matrix = PackedMatrix(words, zeros, scales, groups, is_awq, int(lacks_one))
+    n_bits = 4 if is_awq else _gptq_bits(stem, words, zeros)
+    if not stated.get("dynamic") and stated.get("bits") not in (None, n_bits):
+        stated.fail("bits", stated.get("bits"), f"{n_bits}, as {stem} has")
+    matrix = PackedMatrix(words, zeros, scales, groups, is_awq, int(lacks_one), n_bits)
     _check(stem, matrix)
     return {f"{stem}.weight": matrix}
+
+
+def _gptq_bits(stem: str, words: StoredTensor, zeros: StoredTensor) -> int:
+    """Returns the bits of a code, which ``dynamic`` may set for each module, from the shapes."""
+    if len(words.shape) != 2 or len(zeros.shape) != 2 or not words.shape[1]:
+        return 4  # refused with the other shapes
+    n_bits, remainder = divmod(32 * zeros.shape[1], words.shape[1])
+    if remainder:
+        return 4
+    if n_bits not in (2, 4, 8):
+        raise UnsupportedModelError(
+            f"{stem}: has {n_bits} bits for a weight, expected 2, 4 or 8: take the checkpoint in "
+            "another type"
+        )
+    return n_bits
 
 
 def _check(stem: str, matrix: PackedMatrix) -> None:
@@ -310,8 +343,10 @@ def _check(stem: str, matrix: PackedMatrix) -> None:
         raise CheckpointError(f"{stem}: qweight, qzeros or scales is not a matrix; fetch it again")
     n, k = matrix.shape
     n_groups = matrix.scales.shape[0]
-    fits = n_groups > 0 and n % 8 == 0
-    fits &= matrix.scales.shape == (n_groups, n) and matrix.zeros.shape == (n_groups, n // 8)
+    per_word = 32 // matrix.n_bits
+    fits = n_groups > 0 and n % per_word == 0
+    fits &= matrix.scales.shape == (n_groups, n)
+    fits &= matrix.zeros.shape == (n_groups, n // per_word)
     if matrix.words.type != "I32" or matrix.zeros.type != "I32" or matrix.scales.is_raw:
         raise CheckpointError(f"{stem}: expected qweight and qzeros of I32, scales of floats")
     if not fits or (matrix.groups is None and k % n_groups):

@@ -14,10 +14,13 @@ from edgedec.models.recurrence import Recurrence
 from edgedec.models.rope import yarn_factors, yarn_scale
 
 QUANT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq", "mxfp4")
-"""Ways of packing matrices that are read; of compressed-tensors FP8 alone."""
+"""Ways of packing matrices that are read, besides those of MLX, which state no method."""
 
 
-_FP8_FORMATS = ("float-quantized", "naive-quantized", "dense")
+_COMPRESSED_FORMATS = (
+    "float-quantized", "naive-quantized", "dense", "pack-quantized", "int-quantized",
+)  # fmt: skip
+"""Formats of compressed-tensors that are read."""
 
 _SAME_ACTIVATIONS = {"silu": ("swish",)}
 """Names of activations -> other names of the same."""
@@ -37,6 +40,14 @@ def refuse_packing(fields: Fields) -> None:
     if fields.get("quantization_config") is None:
         return
     packing = fields.table("quantization_config")
+    if fields.get("quantization") is not None and packing.get("quant_method") is None:
+        return  # MLX, which says it twice
+    if packing.get("load_in_4bit") or packing.get("load_in_8bit"):
+        raise UnsupportedModelError(
+            f"{fields.origin}: quantization_config is that of bitsandbytes, which is not read: "
+            "dequantise it with transformers: AutoModelForCausalLM.from_pretrained(FOLDER)"
+            ".dequantize().save_pretrained(NEW), or take the float checkpoint"
+        )
     method = packing.text("quant_method", "unknown")
     if method not in QUANT_METHODS:
         raise UnsupportedModelError(
@@ -44,7 +55,7 @@ def refuse_packing(fields: Fields) -> None:
             f"{', '.join(QUANT_METHODS)}; use the float checkpoint or a GGUF file"
         )
     if method == "compressed-tensors":
-        packing.refuse("format", *_FP8_FORMATS)
+        packing.refuse("format", *_COMPRESSED_FORMATS)
 
 
 def with_defaults(fields: Fields, **defaults: Any) -> Fields:

@@ -98,43 +98,50 @@ def test_all_fp8_values() -> None:
         assert not np.isfinite(_fp8_table(bits)[~finite]).any()
 
 
-def codes(weight: torch.Tensor, group: int, is_symmetric: bool) -> Any:
+def codes(weight: torch.Tensor, group: int, is_symmetric: bool, n_bits: int = 4) -> Any:
     """Returns codes [N, K], zeros and scales [N, groups], and what they dequantise to."""
     n, k = weight.shape
     generator = torch.Generator().manual_seed(2)
-    code = torch.randint(0, 16, (n, k), generator=generator)
-    low, high = (8, 9) if is_symmetric else (1, 16)
+    most = 1 << n_bits
+    code = torch.randint(0, most, (n, k), generator=generator)
+    low, high = (most // 2, most // 2 + 1) if is_symmetric else (1, most)
     zero = torch.randint(low, high, (n, k // group), generator=generator)
     scale = (torch.rand(n, k // group, generator=generator) * 0.02).half()
     spread = [t.repeat_interleave(group, 1) for t in (zero, scale)]
     return code, zero, scale, spread[1].float() * (code - spread[0]).float()
 
 
-def as_words(nibbles: torch.Tensor) -> torch.Tensor:
-    """Returns words of eight values along the first axis, the first in the lowest bits."""
-    parts = nibbles.reshape(-1, 8, *nibbles.shape[1:]).to(torch.int64)
-    shifts = torch.arange(0, 32, 4).reshape(8, *[1] * (nibbles.ndim - 1))
+def as_words(nibbles: torch.Tensor, n_bits: int = 4) -> torch.Tensor:
+    """Returns words of values along the first axis, the first in the lowest bits."""
+    n = 32 // n_bits
+    parts = nibbles.reshape(-1, n, *nibbles.shape[1:]).to(torch.int64)
+    shifts = torch.arange(0, 32, n_bits).reshape(n, *[1] * (nibbles.ndim - 1))
     words = (parts << shifts).sum(1)
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
 
 
 def gptq(
-    group: int, is_symmetric: bool = True, is_ordered: bool = False, has_bias: bool = False
+    group: int,
+    is_symmetric: bool = True,
+    is_ordered: bool = False,
+    has_bias: bool = False,
+    bits: Callable[[str], int] = lambda module: 4,
 ) -> Packer:
-    """Returns a packer in AutoGPTQ's layout, zeros stored less one."""
+    """Returns a packer in AutoGPTQ's layout, zeros stored less one. bits: of a module."""
 
     def pack(weight: torch.Tensor, module: str) -> dict[str, torch.Tensor]:
         n, k = weight.shape
-        code, zero, scale, values = codes(weight, group, is_symmetric)
+        n_bits = bits(module)
+        code, zero, scale, values = codes(weight, group, is_symmetric, n_bits)
         index = torch.arange(k, dtype=torch.int32) // group
         if is_ordered:
             shuffle = torch.randperm(k, generator=torch.Generator().manual_seed(3))
             code, values, index = code[:, shuffle], values[:, shuffle], index[shuffle]
         parts = {
-            "qweight": as_words(code.T), "qzeros": as_words(zero - 1).T, "scales": scale.T,
-            "g_idx": index, "expected": values,
+            "qweight": as_words(code.T, n_bits), "scales": scale.T, "g_idx": index,
+            "qzeros": as_words(zero - 1, n_bits).T,  # words along rows, then groups first
+            "expected": values,
         }  # fmt: skip
-        parts["qzeros"] = as_words(zero - 1).T  # words along rows, then groups first
         return {**parts, **({"bias": torch.zeros(n)} if has_bias else {})}
 
     return pack
@@ -164,6 +171,9 @@ CASES = [
     (gptq(32, has_bias=True), GPTQ, "q4_0"),
     (gptq(128, is_symmetric=False), GPTQ, "q5_0"),
     (gptq(128, is_ordered=True), GPTQ, "f32"),
+    (gptq(128, bits=lambda module: 8), {**GPTQ, "bits": 8}, "q8_0"),
+    (gptq(128, False, bits=lambda module: 8), {**GPTQ, "bits": 8}, "f32"),
+    (gptq(128, bits=lambda module: 2), {**GPTQ, "bits": 2}, "q4_0"),
     (awq(128), AWQ, "q5_0"),
     (awq(64, is_symmetric=True), AWQ, "q4_0"),
 ]
@@ -181,6 +191,16 @@ def test_packed_matrices(tmp_path: Path, pack: Packer, stated: Any, held: str) -
     errors = measure_errors(checkpoint, Quantized(checkpoint, "keep"))
     assert len(errors) == (len(SHAPES) if held == "f32" else 0)
     assert set(expected) < set(matrices(checkpoint.config))
+
+
+def test_gptq_with_bits_for_each_module(tmp_path: Path) -> None:
+    pack = gptq(128, bits=lambda module: 8 if "down_proj" in module else 4)
+    dynamic = {r"+:.*\.down_proj.*": {"bits": 8}, r"-:.*lm_head": {}}
+    expected = write(tmp_path, pack, **GPTQ, dynamic=dynamic)
+    checkpoint = open_checkpoint(str(tmp_path))
+    for name, values in expected.items():
+        assert checkpoint.format(name).name == ("q8_0" if "down_proj" in name else "q4_0")
+        np.testing.assert_array_equal(float_rows(checkpoint, name, 0, len(values)), values)
 
 
 def drop(pack: Packer, part: str) -> Packer:
@@ -222,7 +242,8 @@ def as_type(pack: Packer, part: str, dtype: torch.dtype) -> Packer:
         (cut(fp8("rows"), "weight_scale"), {}, r"expected a scale, one for each row"),
         (drop(gptq(128), "scales"), GPTQ, r"missing tensor .*scales; the file is incomplete"),
         (cut(gptq(128), "scales"), GPTQ, "do not fit a matrix of|g_idx names groups"),
-        (gptq(128), {**GPTQ, "bits": 8}, r"bits is 8, only 4 is supported"),
+        (gptq(128), {**GPTQ, "bits": 8}, r"bits is 8, expected 4, as model.layers.0.*_proj has"),
+        (gptq(128), {**GPTQ, "bits": 3}, r"bits is 3, only 2 or 4 or 8 is supported"),
         (gptq(128), {**GPTQ, "quant_method": "hqq"}, r"'hqq' cannot be read, expected one of"),
         (awq(128), {**AWQ, "version": "gemv"}, r"version is 'gemv'"),
         (gptq(128), {}, "quantization_config is missing"),

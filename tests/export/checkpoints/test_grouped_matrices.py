@@ -1,0 +1,189 @@
+"""Directories of MLX and compressed-tensors, packed and unpacked by their own libraries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
+from edgedec.export.quantising.quantise import Quantized, measure_errors
+from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.weights import float_rows
+
+torch = pytest.importorskip("torch", reason="needs the dev extra")
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from tests.export.checkpoints.test_stored_matrices import CONFIG, SHAPES, write  # noqa: E402
+from tests.export.tiny_llama import TOKENIZER  # noqa: E402
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def write_mlx(folder: Path, n_bits: int, size: int, dtype: str, **own: Any) -> dict[str, Any]:
+    """Writes a tiny llama as mlx-lm converts one; returns the matrices as MLX reads them.
+
+    own: the bits of a module, by the end of its name.
+    """
+    mx = pytest.importorskip("mlx.core", reason="MLX is not on this machine")
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(0)
+    norms = ("model.norm", *(f"model.layers.0.{n}_layernorm" for n in ("input", "post_attention")))
+    tensors = {f"{name}.weight": torch.ones(256) for name in norms}
+    shapes = {"embed_tokens": (300, 256)} | {f"layers.0.{m}": s for m, s in SHAPES.items()}
+    expected, stated = {}, {"group_size": size, "bits": n_bits, "mode": "affine"}
+    for name, shape in shapes.items():
+        bits = next((b for end, b in own.items() if name.endswith(end)), n_bits)
+        if bits != n_bits:
+            stated[f"model.{name}"] = {"group_size": size, "bits": bits}
+        values = mx.array(rng.standard_normal(shape) * 0.05, getattr(mx, dtype))
+        codes, scales, biases = mx.quantize(values, group_size=size, bits=bits)
+        wide = [part.astype(mx.float32) for part in (scales, biases)]
+        whole = mx.dequantize(codes, *wide, group_size=size, bits=bits)
+        expected[f"{name}.weight"] = np.array(whole)
+        for part, array in (("weight", codes), ("scales", scales), ("biases", biases)):
+            bare = np.array(array.astype(mx.float32) if part != "weight" else array)
+            tensor = torch.from_numpy(bare)
+            tensors[f"model.{name}.{part}"] = (
+                tensor if part == "weight" else tensor.to(DTYPES[dtype])
+            )
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "mlx"})
+    config = {**CONFIG, "quantization": stated, "quantization_config": stated}
+    (folder / "config.json").write_text(json.dumps(config))
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("n_bits", "size", "dtype", "held"),
+    [
+        (4, 64, "float16", "q4_1"), (4, 32, "bfloat16", "q4_1"), (8, 64, "float16", "q8_1"),
+        (8, 128, "bfloat16", "q8_1"), (3, 64, "float16", "q4_1"), (2, 64, "float16", "q4_1"),
+        (5, 64, "float16", "q5_1"), (6, 32, "float16", "q8_1"), (4, 64, "float32", "f32"),
+    ],
+)  # fmt: skip
+def test_directories_of_mlx(tmp_path: Path, n_bits: int, size: int, dtype: str, held: str) -> None:
+    expected = write_mlx(tmp_path, n_bits, size, dtype)
+    checkpoint = open_checkpoint(str(tmp_path))
+    for name, values in expected.items():
+        assert checkpoint.format(name).name == held
+        got = float_rows(checkpoint, name, 0, len(values))
+        np.testing.assert_allclose(got, values, rtol=1e-6, atol=1e-8)
+        np.testing.assert_array_equal(float_rows(checkpoint, name, 9, 50), got[9:50])
+    errors = measure_errors(checkpoint, Quantized(checkpoint, "keep"))
+    assert len(errors) == (len(expected) if held == "f32" else 0)
+    assert all(0 < error.relative_rms < 0.01 for error in errors)
+
+
+def test_mlx_with_bits_for_each_module(tmp_path: Path) -> None:
+    expected = write_mlx(tmp_path, 4, 64, "float16", down_proj=6, embed_tokens=8)
+    checkpoint = open_checkpoint(str(tmp_path))
+    for name, values in expected.items():
+        got = float_rows(checkpoint, name, 0, len(values))
+        np.testing.assert_allclose(got, values, rtol=1e-6, atol=1e-8)
+
+
+def test_a_bundle_of_a_directory_of_mlx(tmp_path: Path) -> None:
+    write_mlx(tmp_path / "mlx", 4, 64, "bfloat16")
+    (tmp_path / "mlx/tokenizer.json").write_text(json.dumps(TOKENIZER))
+    done = export(ExportConfig(str(tmp_path / "mlx"), tmp_path / "b.edgedec"))
+    assert set(done.manifest.target.tensor_formats.values()) == {"q4_1"}
+    assert done.warnings == ()
+
+
+@pytest.mark.robustness
+def test_what_of_mlx_is_not_read(tmp_path: Path) -> None:
+    write_mlx(tmp_path, 4, 64, "float16")
+
+    def refusal(kind: type[Exception] = CheckpointError, **stated: Any) -> str:
+        config = {**CONFIG, "quantization": {"group_size": 64, "bits": 4, **stated}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(kind) as caught:
+            open_checkpoint(str(tmp_path))
+        assert len(str(caught.value).splitlines()) == 1
+        return str(caught.value)
+
+    assert "mode is 'mxfp4', only 'affine'" in refusal(UnsupportedModelError, mode="mxfp4")
+    assert "bits is 7, expected one of 2, 3, 4" in refusal(bits=7)
+    assert "do not fit a matrix of [300, 256] in groups of 32" in refusal(group_size=32)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors.pop("model.layers.0.mlp.up_proj.scales")
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert "missing tensor 'model.layers.0.mlp.up_proj.scales'" in refusal()
+
+
+def compressed(
+    fmt: str, symmetric: bool, strategy: str, bits: int = 4, dtype: str = "bfloat16"
+) -> Any:
+    """Returns a packer that is compressed-tensors' own, and the configuration it belongs to."""
+    library = pytest.importorskip("compressed_tensors", reason="needs the dev extra")
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+
+    assert library
+    size = 128 if strategy == "group" else None
+    args = QuantizationArgs(
+        num_bits=bits, type="int", symmetric=symmetric, strategy=strategy, group_size=size
+    )
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+
+    def pack(weight: torch.Tensor, module: str) -> dict[str, torch.Tensor]:
+        n, k = weight.shape
+        n_groups = k // size if size else 1
+        grouped = weight.reshape(n, n_groups, -1)
+        low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+        if symmetric:
+            scale = (grouped.abs().amax(2) / high).to(DTYPES[dtype])
+            zero = torch.zeros_like(scale, dtype=torch.int8)
+        else:
+            width = grouped.amax(2) - grouped.amin(2)
+            scale = (width / (high - low)).to(DTYPES[dtype])
+            zero = (low - grouped.amin(2) / scale.float()).round().clamp(low, high).to(torch.int8)
+        given = {"weight": weight.to(DTYPES[dtype]), "weight_scale": scale}
+        if not symmetric:
+            given["weight_zero_point"] = zero
+        compressor = BaseCompressor.get_value_from_registry(fmt)
+        parts = dict(compressor.compress(dict(given), scheme))
+        wide = {**parts, "weight_scale": parts["weight_scale"].float()}
+        whole = compressor.decompress(dict(wide), scheme)["weight"]
+        return {**parts, "expected": whole.float()}
+
+    return pack, {"quant_method": "compressed-tensors", "format": fmt}
+
+
+@pytest.mark.parametrize(
+    ("settings", "held"),
+    [
+        (("pack-quantized", True, "group"), "q4_0"),
+        (("pack-quantized", True, "channel"), "q4_0"),
+        (("pack-quantized", False, "group"), "q5_0"),
+        (("pack-quantized", True, "group", 8), "q8_0"),
+        (("pack-quantized", True, "group", 4, "float32"), "f32"),
+        (("int-quantized", True, "channel", 8), "q8_0"),
+        (("int-quantized", False, "channel", 8), "f32"),
+    ],
+)
+def test_directories_of_compressed_tensors(tmp_path: Path, settings: Any, held: str) -> None:
+    pack, stated = compressed(*settings)
+    expected = write(tmp_path, pack, **stated)
+    checkpoint = open_checkpoint(str(tmp_path))
+    for name, values in expected.items():
+        assert checkpoint.format(name).name == held
+        got = float_rows(checkpoint, name, 0, len(values))
+        np.testing.assert_allclose(got, values, rtol=1e-6, atol=1e-8)
+        np.testing.assert_array_equal(float_rows(checkpoint, name, 9, 50), got[9:50])
+    errors = measure_errors(checkpoint, Quantized(checkpoint, "keep"))
+    assert len(errors) == (len(expected) if held == "f32" else 0)
+
+
+@pytest.mark.robustness
+def test_bitsandbytes_says_what_to_do(tmp_path: Path) -> None:
+    stated = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    config = {**CONFIG, "quantization_config": stated}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModelError, match=r"dequantise it with transformers"):
+        open_checkpoint(str(tmp_path))
