@@ -40,8 +40,8 @@ def refuse_packing(fields: Fields) -> None:
     if fields.get("quantization_config") is None:
         return
     packing = fields.table("quantization_config")
-    if fields.get("quantization") is not None and packing.get("quant_method") is None:
-        return  # MLX, which says it twice
+    if packing.get("quant_method") is None and {"bits", "group_size"} <= set(packing.values):
+        return  # MLX
     if packing.get("load_in_4bit") or packing.get("load_in_8bit"):
         raise UnsupportedModelError(
             f"{fields.origin}: quantization_config is that of bitsandbytes, which is not read: "

@@ -339,11 +339,11 @@ def test_a_web_page_in_place_of_a_file(model: Path, name: str, page: str) -> Non
 
 
 PACKED = {
-    "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "'bitsandbytes' can"),
-    "MLX": ({"group_size": 64, "bits": 4}, "'unknown' cannot be read"),
-    "whole numbers of 4 bits": (
-        {"quant_method": "compressed-tensors", "format": "pack-quantized"},
-        "quantization_config.format is 'pack-quantized', only 'float-quantized'",
+    "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "of bitsandbytes"),
+    "bitsandbytes without bits": ({"quant_method": "bitsandbytes"}, "'bitsandbytes' cannot"),
+    "Marlin": (
+        {"quant_method": "compressed-tensors", "format": "marlin-24"},
+        "quantization_config.format is 'marlin-24', only 'float-quantized'",
     ),
     "FP4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "'modelopt' cannot be read"),
 }

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +28,53 @@ from tests.export.tiny_llama import TOKENIZER  # noqa: E402
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
+MLX = """
+import sys
+import mlx.core as mx
+import numpy as np
+
+given, found, size, dtype = sys.argv[1], {}, int(sys.argv[2]), getattr(mx, sys.argv[3])
+for key, values in np.load(given).items():
+    name, bits = key.split(":")
+    codes, scales, biases = mx.quantize(mx.array(values, dtype), group_size=size, bits=int(bits))
+    wide = [part.astype(mx.float32) for part in (scales, biases)]
+    whole = mx.dequantize(codes, *wide, group_size=size, bits=int(bits))
+    parts = {"weight": codes, "scales": wide[0], "biases": wide[1], "expected": whole}
+    found |= {f"{name}.{part}": np.array(array) for part, array in parts.items()}
+np.savez(given, **found)
+"""
+"""A program of its own, because MLX reports its leaks when it ends."""
+
+
 def write_mlx(folder: Path, n_bits: int, size: int, dtype: str, **own: Any) -> dict[str, Any]:
     """Writes a tiny llama as mlx-lm converts one; returns the matrices as MLX reads them.
 
     own: the bits of a module, by the end of its name.
     """
-    mx = pytest.importorskip("mlx.core", reason="MLX is not on this machine")
+    if not find_spec("mlx"):
+        pytest.skip("MLX is not on this machine")
     folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
     norms = ("model.norm", *(f"model.layers.0.{n}_layernorm" for n in ("input", "post_attention")))
     tensors = {f"{name}.weight": torch.ones(256) for name in norms}
     shapes = {"embed_tokens": (300, 256)} | {f"layers.0.{m}": s for m, s in SHAPES.items()}
-    expected, stated = {}, {"group_size": size, "bits": n_bits, "mode": "affine"}
+    given, expected = {}, {}
+    stated: dict[str, Any] = {"group_size": size, "bits": n_bits, "mode": "affine"}
     for name, shape in shapes.items():
         bits = next((b for end, b in own.items() if name.endswith(end)), n_bits)
         if bits != n_bits:
             stated[f"model.{name}"] = {"group_size": size, "bits": bits}
-        values = mx.array(rng.standard_normal(shape) * 0.05, getattr(mx, dtype))
-        codes, scales, biases = mx.quantize(values, group_size=size, bits=bits)
-        wide = [part.astype(mx.float32) for part in (scales, biases)]
-        whole = mx.dequantize(codes, *wide, group_size=size, bits=bits)
-        expected[f"{name}.weight"] = np.array(whole)
-        for part, array in (("weight", codes), ("scales", scales), ("biases", biases)):
-            bare = np.array(array.astype(mx.float32) if part != "weight" else array)
-            tensor = torch.from_numpy(bare)
-            tensors[f"model.{name}.{part}"] = (
-                tensor if part == "weight" else tensor.to(DTYPES[dtype])
-            )
+        given[f"{name}:{bits}"] = rng.standard_normal(shape).astype(np.float32) * 0.05
+    path = folder / "given.npz"
+    np.savez(path, **given)
+    subprocess.run([sys.executable, "-c", MLX, path, str(size), dtype], check=True)
+    for key, values in np.load(path).items():
+        name, _, part = key.rpartition(".")
+        if part == "expected":
+            expected[f"{name}.weight"] = values
+            continue
+        tensor = torch.from_numpy(values)
+        tensors[f"model.{key}"] = tensor if part == "weight" else tensor.to(DTYPES[dtype])
     save_file(tensors, folder / "model.safetensors", metadata={"format": "mlx"})
     config = {**CONFIG, "quantization": stated, "quantization_config": stated}
     (folder / "config.json").write_text(json.dumps(config))
