@@ -41,7 +41,7 @@ PACKAGES := $(shell sed -n 's|^"edgedec/\(.*\)" = .*|\1|p' pyproject.toml)
   test-gpu wheels vsix images docs check clean build/typing/edgedec
 
 run: $(BUNDLE)/manifest.json
-	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)" --max-new-tokens 96
+	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)"
 
 test: check $(MADE)/model
 	$(PYTEST) -m 'not pair and not models and not long'

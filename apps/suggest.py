@@ -110,6 +110,8 @@ def suggest(
         note(_HEADING)
     for completion in found:
         write_out(_line(completion))
+    if any(completion.end == "length" for completion in found):
+        note(f"stopped at {config.n_tokens} tokens; -n N: up to N tokens")
 
 
 def _line(completion: Completion) -> str:

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import io
 import os
+import select
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -34,6 +35,16 @@ def open_streams() -> None:
     # A file's name need not be text: it is written as JSON has it, as standard error does already.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def has_input(descriptor: int, patience_s: float) -> bool:
+    """Says whether something can be read, or the end was reached, within ``patience_s``.
+
+    On Windows, whose pipes cannot be asked, it is always taken for granted.
+    """
+    if sys.platform == "win32":
+        return True
+    return bool(select.select([descriptor], [], [], patience_s)[0])
 
 
 def is_reader_gone(error: BaseException) -> bool:

@@ -15,7 +15,7 @@ from edgedec.apps.kept.remarks import note_kept
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
-from edgedec.apps.run.command import ShowOptions, tell_if_recommended
+from edgedec.apps.run.command import ShowOptions, tell_if_recommended, unlimited
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 
@@ -67,7 +67,7 @@ def chat(
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report, prefix_cache, store, overlap, prefix_disk)
     with engine:
-        asked = switching.apply(request.make_request(engine.defaults))
+        asked = switching.apply(request.make_request(unlimited(engine)))
         tell_if_approximate(asked)
         tell_if_recommended(asked, engine.defaults)
         talk = Talk(engine, system, asked, shown, replay, is_silent=json)

@@ -37,6 +37,9 @@ PerCategory = Annotated[
     typer.Option(metavar="N", min=1, help="Use only the first N prompts of each category."),
 ]
 
+TO_THE_END = 2**31 - 1
+"""Tokens of an answer that only its own end limits, or that of the context."""
+
 MaxNewTokens = Annotated[
     int | None,
     typer.Option(
@@ -44,8 +47,9 @@ MaxNewTokens = Annotated[
         "--max-tokens",
         "-n",
         metavar="N",
-        min=1,
-        help="Maximum number of new tokens (default 256).",
+        min=0,
+        help="Maximum number of new tokens. 0, the default: to the end of the answer or of the "
+        "context.",
     ),
 ]
 Temperature = Annotated[
@@ -533,7 +537,7 @@ class RequestOptions:
             sampling["logit_bias"] = parse_logit_bias(self.logit_bias)
         request = replace(
             defaults,
-            max_new_tokens=self.max_new_tokens or defaults.max_new_tokens,
+            max_new_tokens=self._n_new(defaults),
             sampling=replace(defaults.sampling, **sampling),
             seed=self.seed,
             stop=tuple(self.stop or ()),
@@ -545,6 +549,10 @@ class RequestOptions:
             speculation=SpeculationConfig(draft_len=self.draft_len, depth=self.draft_depth),
         )
         return with_method(request, self.method, self.verifier)
+
+    def _n_new(self, defaults: GenerationConfig) -> int:
+        n_asked = self.max_new_tokens
+        return defaults.max_new_tokens if n_asked is None else n_asked or TO_THE_END
 
 
 def with_method(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +20,7 @@ from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
 from edgedec.apps.run.aligned import write_aligned
 from edgedec.apps.run.beams import BeamOptions, write_beams
 from edgedec.apps.run.draft_colours import OriginColours
+from edgedec.apps.run.piped_text import with_piped_text
 from edgedec.apps.run.provisional import PieceWriter
 from edgedec.apps.run.quoting import write_quote
 from edgedec.apps.run.tries import TryOptions, warm, write_best
@@ -124,7 +125,10 @@ def run(
     bundle: options.Bundle,
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="PROMPT", help="The prompt. Without it, standard input is read."),
+        typer.Argument(
+            metavar="PROMPT",
+            help="The prompt, or - for standard input. Text from a pipe is put before it.",
+        ),
     ] = None,
     *,
     asking: AskOptions,
@@ -150,6 +154,8 @@ def run(
 
       edgedec run smollm2.edgedec --raw "Once upon a time" --temperature 0.8 --seed 7
 
+      cat story.txt | edgedec run smollm2.edgedec "What is the cat called?"
+
       git diff | edgedec run smollm2.edgedec --json
 
       edgedec run smollm2.edgedec "Roll a die." --regex "[1-6]"
@@ -162,7 +168,7 @@ def run(
 
       edgedec run smollm2.edgedec "How long is the Danube?" --quote rivers.txt
     """
-    text = read_prompt(prompt, asking.prompt_file)
+    text = with_piped_text(read_prompt(prompt, asking.prompt_file), prompt, asking.prompt_file)
 
     def ask(defaults: GenerationConfig) -> GenerationConfig:
         return switching.apply(grammar.apply(request.make_request(defaults)))
@@ -176,7 +182,8 @@ def run(
         if quoted is not None:
             write_quote(engine, text, quoted, bars, is_json=json)
             return
-        given, asked = asking.given(engine, text), ask(engine.defaults)
+        given = asking.given(engine, text)
+        asked = ask(engine.defaults if beams.beams else unlimited(engine))
         is_warm = request.temperature is not None
         if beams.beams is not None:
             write_beams(engine, given, beams, asked.max_new_tokens, is_json=json)
@@ -245,14 +252,35 @@ def _write_one(
     if is_interrupted:
         raise typer.Exit(130)
     if is_cut_off(stream.result, asked):
-        note("the token limit cut off the structured output: raise --max-new-tokens")
+        note("the structured output is incomplete: raise --max-new-tokens or --context")
         raise typer.Exit(_CUT_OFF)
 
 
 def is_cut_off(result: GenerationResult, asked: GenerationConfig) -> bool:
     """Returns whether the token limit ended an output that follows a schema or a grammar."""
     is_structured = any((asked.json_schema, asked.regex, asked.grammar))
-    return is_structured and result.finish_reason == "length"
+    return is_structured and result.finish_reason in ("length", "context")
+
+
+def unlimited(engine: Engine) -> GenerationConfig:
+    """Returns what the bundle recommends, for an answer that ends by itself.
+
+    A model that fills masks in has to know how many tokens it writes: its usual number stays.
+    """
+    if engine.model.capabilities.blocks:
+        return engine.defaults
+    return replace(engine.defaults, max_new_tokens=options.TO_THE_END)
+
+
+def note_if_cut(result: GenerationResult) -> None:
+    """Notes that a limit, and not the model, ended an answer."""
+    if result.finish_reason == "length":
+        note(f"stopped at {result.n_new_tokens} tokens; -n 0: to the end")
+    elif result.finish_reason == "context":
+        n_tokens = result.n_prompt_tokens + result.n_new_tokens
+        note(
+            f"stopped after {n_tokens} tokens, because the context is full: --context N changes it"
+        )
 
 
 def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_silent: bool) -> bool:
@@ -281,6 +309,7 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
         writer.write(stream.result.text[n_written:])
         writer.end_line()
         note(summary(stream.result))
+        note_if_cut(stream.result)
         if is_switching and stream.result.switch:  # none where it was stopped before it began
             note(switch_summary(stream.result))
         if is_coloured:
