@@ -252,7 +252,8 @@ def _write_one(
     if is_interrupted:
         raise typer.Exit(130)
     if is_cut_off(stream.result, asked):
-        note("the structured output is incomplete: raise --max-new-tokens or --context")
+        limit = "token limit" if stream.result.finish_reason == "length" else "context"
+        note(f"the {limit} cut off the structured output: raise --max-new-tokens or --context")
         raise typer.Exit(_CUT_OFF)
 
 

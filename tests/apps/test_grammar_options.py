@@ -39,7 +39,7 @@ def test_what_the_token_limit_cuts_off_says_so(cli: Cli, smollm2_bundle: Path) -
     done = cli(*asked, "-n", 2)
     assert done.exit_code == 3
     assert done.err.rstrip().endswith(
-        "the token limit cut off the structured output: raise --max-new-tokens"
+        "the token limit cut off the structured output: raise --max-new-tokens or --context"
     )
     assert cli(*asked, "-n", 2, "--json").json["finish_reason"] == "length"
 

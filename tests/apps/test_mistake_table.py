@@ -21,7 +21,7 @@ TYPED = {
     "a mistyped option": (("run", BUNDLE, "--max-new-token", "5"), "--max-new-tokens"),
     "an option of others": (("run", BUNDLE, "--schema", "x.json"), "--json-schema"),
     "a mistyped option of eval": (("eval", BUNDLE, "--tasks", "x"), "--task"),
-    "no tokens": (("run", BUNDLE, "--max-tokens", "0"), "0 is not in the range x>=1"),
+    "no tokens": (("run", BUNDLE, "--max-tokens", "-1"), "-1 is not in the range x>=0"),
     "words for a number": (("run", BUNDLE, "--max-tokens", "many"), "'many' is not a valid int"),
     "a cold temperature": (("run", BUNDLE, "--temperature", "-1"), "is not in the range x>=0.0"),
     "a hot temperature": (("run", BUNDLE, "--temperature", "hot"), "is not a valid float"),

@@ -65,7 +65,7 @@ def test_the_rate_counts_all_tokens_and_all_of_the_time(cli: Cli, bundle: Path) 
     found = cli(*arguments, "--json").json
     total_ms = found["ttft_ms"] + 7 * found["tpot_ms"]
     assert found["tokens_per_s"] == pytest.approx(8000 / total_ms)
-    assert re.search(r"first after \d+ ms · [\d.]+ tokens/s in all$", cli(*arguments).err.strip())
+    assert re.search(r"first after \d+ ms · [\d.]+ tokens/s in all\n", cli(*arguments).err)
 
 
 @pytest.mark.parametrize(
