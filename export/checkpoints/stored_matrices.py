@@ -24,6 +24,7 @@ from edgedec.export.checkpoints.grouped_matrices import (
     mlx_matrix,
 )
 from edgedec.export.checkpoints.safetensors_file import StoredTensor
+from edgedec.export.checkpoints.table_matrices import STATES, TableMatrix, table_matrix
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
@@ -202,7 +203,7 @@ class Fp4Experts:
         return plain_mxfp4(self.format, codes, exponents)
 
 
-QuantisedMatrix = Fp8Matrix | PackedMatrix | GroupedMatrix | Fp4Experts
+QuantisedMatrix = Fp8Matrix | PackedMatrix | GroupedMatrix | TableMatrix | Fp4Experts
 
 
 def gather(
@@ -228,6 +229,8 @@ def gather(
             found[name] = mlx_matrix(found, stem, config)
         elif part == "weight_packed" or (part == "weight" and tensor.type == "I8"):
             found[f"{stem}.weight"] = compressed_matrix(found, stem, config)
+        elif part == "weight" and any(f"{name}.{state}" in found for state in STATES):
+            found[name] = table_matrix(found, name)
         elif part == "qweight":
             found |= _packed(found, stem, config)
         elif part.endswith(_FP4_BLOCKS):

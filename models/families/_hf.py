@@ -13,7 +13,7 @@ from edgedec.models.fields import Fields, shown
 from edgedec.models.recurrence import Recurrence
 from edgedec.models.rope import yarn_factors, yarn_scale
 
-QUANT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq", "mxfp4")
+QUANT_METHODS = ("awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "mxfp4")
 """Ways of packing matrices that are read, besides those of MLX, which state no method."""
 
 
@@ -42,11 +42,11 @@ def refuse_packing(fields: Fields) -> None:
     packing = fields.table("quantization_config")
     if packing.get("quant_method") is None and {"bits", "group_size"} <= set(packing.values):
         return  # MLX
-    if packing.get("load_in_4bit") or packing.get("load_in_8bit"):
+    if packing.get("load_in_8bit"):
         raise UnsupportedModelError(
-            f"{fields.origin}: quantization_config is that of bitsandbytes, which is not read: "
-            "dequantise it with transformers: AutoModelForCausalLM.from_pretrained(FOLDER)"
-            ".dequantize().save_pretrained(NEW), or take the float checkpoint"
+            f"{fields.origin}: quantization_config is that of bitsandbytes with 8 bits, which is "
+            "not read: dequantise it with transformers: AutoModelForCausalLM.from_pretrained"
+            "(FOLDER).dequantize().save_pretrained(NEW), or take the float checkpoint"
         )
     method = packing.text("quant_method", "unknown")
     if method not in QUANT_METHODS:

@@ -339,8 +339,10 @@ def test_a_web_page_in_place_of_a_file(model: Path, name: str, page: str) -> Non
 
 
 PACKED = {
-    "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "of bitsandbytes"),
-    "bitsandbytes without bits": ({"quant_method": "bitsandbytes"}, "'bitsandbytes' cannot"),
+    "bitsandbytes": (
+        {"quant_method": "bitsandbytes", "load_in_8bit": True},
+        "of bitsandbytes with 8 bits",
+    ),
     "Marlin": (
         {"quant_method": "compressed-tensors", "format": "marlin-24"},
         "quantization_config.format is 'marlin-24', only 'float-quantized'",

@@ -1,4 +1,4 @@
-"""Directories of MLX and compressed-tensors, packed and unpacked by their own libraries."""
+"""Directories of MLX, compressed-tensors and bitsandbytes, as their own libraries read them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.grouped_matrices import mlx_matrix
+from edgedec.export.checkpoints.safetensors_file import read_tensors
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.quantising.quantise import Quantized, measure_errors
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.fields import Fields
 from edgedec.models.weights import float_rows
 
 torch = pytest.importorskip("torch", reason="needs the dev extra")
@@ -51,7 +54,7 @@ def write_mlx(folder: Path, n_bits: int, size: int, dtype: str, **own: Any) -> d
 
     own: the bits of a module, by the end of its name.
     """
-    if not find_spec("mlx"):
+    if find_spec("mlx") is None or find_spec("mlx.core") is None:
         pytest.skip("MLX is not on this machine")
     folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
@@ -79,6 +82,23 @@ def write_mlx(folder: Path, n_bits: int, size: int, dtype: str, **own: Any) -> d
     config = {**CONFIG, "quantization": stated, "quantization_config": stated}
     (folder / "config.json").write_text(json.dumps(config))
     return expected
+
+
+def test_what_mlx_packed(tmp_path: Path) -> None:
+    """Matrices of `mlx_matrices.npz`, which MLX 0.32 packed and unpacked."""
+    stored = np.load(Path(__file__).with_name("mlx_matrices.npz"))
+    stems = sorted({key.split(".")[0] for key in stored})
+    assert len(stems) == 12
+    for stem in stems:
+        parts = {p: torch.from_numpy(stored[f"{stem}.{p}"]) for p in ("weight", "scales", "biases")}
+        save_file({f"m.{part}": tensor for part, tensor in parts.items()}, tmp_path / stem)
+        n_bits, size = map(int, stem.split("_"))
+        stated = {"quantization": {"bits": n_bits, "group_size": size}}
+        config = Fields(stated, "config.json", CheckpointError)
+        matrix = mlx_matrix(dict(read_tensors(tmp_path / stem)), "m", config)
+        expected = stored[f"{stem}.expected"]
+        got = matrix.plain(np.arange(len(expected))).dequantize()
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +225,38 @@ def test_directories_of_compressed_tensors(tmp_path: Path, settings: Any, held: 
 
 @pytest.mark.robustness
 def test_bitsandbytes_says_what_to_do(tmp_path: Path) -> None:
-    stated = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    stated = {"quant_method": "bitsandbytes", "load_in_8bit": True}
     config = {**CONFIG, "quantization_config": stated}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedModelError, match=r"dequantise it with transformers"):
+        open_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_directories_of_bitsandbytes(tmp_path: Path, kind: str, is_nested: bool) -> None:
+    functional = pytest.importorskip("bitsandbytes.functional", reason="needs the dev extra")
+
+    def pack(weight: torch.Tensor, module: str) -> dict[str, torch.Tensor]:
+        codes, state = functional.quantize_4bit(
+            weight, blocksize=64, quant_type=kind, compress_statistics=is_nested
+        )
+        stored = {f"weight.{part}": value for part, value in state.as_dict(packed=True).items()}
+        expected = functional.dequantize_4bit(codes, state)
+        return {"weight": codes, **stored, "expected": expected.float()}
+
+    stated = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": kind}
+    expected = write(tmp_path, pack, **stated)
+    checkpoint = open_checkpoint(str(tmp_path))
+    for name, values in expected.items():
+        got = float_rows(checkpoint, name, 0, len(values))
+        np.testing.assert_allclose(got, values, rtol=2e-6, atol=1e-7)
+        np.testing.assert_array_equal(float_rows(checkpoint, name, 9, 50), got[9:50])
+    errors = measure_errors(checkpoint, Quantized(checkpoint, "keep"))
+    assert len(errors) == len(expected)
+    assert all(0 < error.relative_rms < 0.01 for error in errors)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors.pop("model.layers.0.mlp.up_proj.weight.absmax")
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"missing tensor .*up_proj.weight.absmax"):
         open_checkpoint(str(tmp_path))
