@@ -162,7 +162,7 @@ def test_rope_of_both_styles(
         ({"rope_scaling": {"type": "ntk", "factor": 4.0}}, ["'ntk'", "linear"]),
         ({"hidden_act": "gelu"}, ["hidden_act is 'gelu'", "'silu'"]),
         ({"mlp_bias": True}, ["mlp_bias is True"]),
-        ({"quantization_config": {"quant_method": "bitsandbytes"}}, ["'bitsandbytes'", "gptq"]),
+        ({"quantization_config": {"quant_method": "hqq"}}, ["'hqq'", "gptq"]),
         ({"model_type": "mamba"}, ["mamba", "llama, ", "qwen2"]),
         ({"model_type": "../evil"}, ["evil", "llama, ", "qwen2"]),
         ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor is 0.5"]),
