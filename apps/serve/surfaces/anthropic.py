@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
@@ -30,9 +29,12 @@ from edgedec.apps.serve.surfaces import openai
 from edgedec.apps.serve.surfaces.fields import (
     Body,
     Knobs,
+    Text,
+    call_arguments,
     checked_stops,
     read_body,
     stated,
+    tool_part_text,
 )
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
 
@@ -47,25 +49,26 @@ class Block(Body):
 
     type: str
     text: str | None = None
-    id: str = ""
-    name: str = ""
-    input: dict[str, Any] | None = None
-    tool_use_id: str = ""
-    content: str | list[Block] | None = None
+    id: Text = ""
+    name: Text = ""
+    input: Any = None
+    tool_use_id: Text = ""
+    content: Any = None
+    source: Any = None
 
 
 class MessageIn(Body):
     """A message of the conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | list[Block] | None
 
 
 class ToolIn(Body):
     """A tool; those that have no schema of their own are left out."""
 
-    name: str = ""
-    description: str = ""
+    name: Text = ""
+    description: Text = ""
     input_schema: dict[str, Any] | None = None
 
 
@@ -73,7 +76,7 @@ class ChoiceIn(Body):
     """Which tool is to be called."""
 
     type: str
-    name: str = ""
+    name: Text = ""
     disable_parallel_tool_use: bool | None = None
 
 
@@ -151,10 +154,10 @@ def _system(system: str | list[Block] | None) -> str:
 
 def _messages(message: MessageIn) -> list[dict[str, Any]]:
     """Returns a message in OpenAI's form: results of tools are messages of their own there."""
-    if isinstance(message.content, str):
-        return [{"role": message.role, "content": message.content}]
+    if isinstance(message.content, str | None):
+        return [{"role": message.role, "content": message.content or ""}]
     results = [
-        {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content or "")}
+        {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block.content)}
         for block in message.content
         if block.type == "tool_result"
     ]
@@ -162,25 +165,55 @@ def _messages(message: MessageIn) -> list[dict[str, Any]]:
         {
             "id": block.id,
             "type": "function",
-            "function": {"name": block.name, "arguments": block.input or {}},
+            "function": {"name": block.name, "arguments": call_arguments(block.input)},
         }
         for block in message.content
         if block.type == "tool_use"
     ]
     said = [block for block in message.content if block.type not in ("tool_use", "tool_result")]
-    text = _text([block for block in said if not block.type.endswith("thinking")])
+    is_earlier = message.role == "assistant"
+    said = [
+        block
+        for block in said
+        if not (_is_left_out(block) or (is_earlier and not _has_text(block)))
+    ]
+    text = _text(said)
     if not (text or calls) and results:
         return results
     own: dict[str, Any] = {"role": message.role, "content": text}
     return [*results, {**own, "tool_calls": calls} if calls else own]
 
 
-def _text(content: str | list[Block]) -> str:
-    if isinstance(content, str):
-        return content
-    if odd := [block.type for block in content if block.text is None]:
+def _is_left_out(block: Block) -> bool:
+    """Whether a block says nothing to this model: thoughts, and what servers' own tools did."""
+    return block.type.endswith(("thinking", "_tool_use", "_tool_result"))
+
+
+def _has_text(block: Block) -> bool:
+    return block.text is not None or block.type == "text" or _document(block) is not None
+
+
+def _document(block: Block) -> str | None:
+    """Returns the text of a document that has one."""
+    if block.type == "search_result":
+        return _result(block.content)
+    data = block.source.get("data") if isinstance(block.source, dict) else None
+    is_text = block.type == "document" and isinstance(data, str)
+    return data if is_text and block.source.get("type") == "text" else None
+
+
+def _result(content: Any) -> str:
+    """Returns what a tool of the client gave, as text."""
+    if isinstance(content, str) or content is None:
+        return content or ""
+    parts = content if isinstance(content, list) else [content]
+    return "".join(map(tool_part_text, parts))
+
+
+def _text(blocks: list[Block]) -> str:
+    if odd := [block.type for block in blocks if not _has_text(block)]:
         raise invalid(f"a block of type {odd[0][:40]!r} has no text; this model reads text alone")
-    return "".join(block.text or "" for block in content)
+    return "".join(block.text or _document(block) or "" for block in blocks)
 
 
 def error(problem: ServeError) -> Document:
@@ -222,7 +255,7 @@ def whole(reply: Reply, model: str, answer: Answer) -> Document:
     if choice.text or not choice.calls:
         content.append({"type": "text", "text": choice.text})
     for call in choice.calls:
-        content.append({**_tool_use(call.id, call.name), "input": _arguments(call.arguments)})
+        content.append({**_tool_use(call.id, call.name), "input": call_arguments(call.arguments)})
     return {
         **_head(reply, model),
         "content": content,
@@ -230,13 +263,6 @@ def whole(reply: Reply, model: str, answer: Answer) -> Document:
         "stop_sequence": None,
         "usage": _usage(answer.counts[0]),
     }
-
-
-def _arguments(text: str) -> Any:
-    try:
-        return json.loads(text or "{}")
-    except ValueError:  # cut off by the limit of tokens
-        return {}
 
 
 def _tool_use(call_id: str, name: str) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+import json
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from edgedec.apps.serve.core import ServeError, TextPrompt, invalid
 
 MAX_CHOICES = 16
 """Most answers to one request."""
 
-Role = Literal["system", "developer", "user", "assistant", "tool"]
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 MAX_PROMPTS = 64
 """Most prompts of one request."""
@@ -25,6 +27,18 @@ TextPrompts = str | list[str] | list[int] | list[list[int]]
 _MAX_DIGITS = 10  # of a token id
 
 B = TypeVar("B", bound="Body")
+
+
+def _whole(value: Any) -> Any:
+    """Returns 2.0 as 2: JSON has one kind of number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""A whole number, also if a client writes it with a decimal point."""
+
+Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
+"""A text; null, as in what clients keep of earlier turns, is an empty one."""
 
 
 class Body(BaseModel):
@@ -116,6 +130,46 @@ class Sampling(Knobs):
         if self.stop:
             found["stop"] = checked_stops([self.stop] if isinstance(self.stop, str) else self.stop)
         return found
+
+
+def call_arguments(given: Any) -> dict[str, Any]:
+    """Returns the arguments of a call as templates read them.
+
+    given: of an earlier turn, so anything. Of JSON that was cut off, what is complete is kept.
+    """
+    if isinstance(given, str):
+        try:
+            found = json.loads(given)
+        except (ValueError, RecursionError):
+            found = _cut_json(given)
+    else:
+        found = given
+    if found is None or found == "":
+        return {}
+    return found if isinstance(found, dict) else {"arguments": found}
+
+
+def tool_part_text(part: Any) -> str:
+    """Returns a part of what a tool of the client gave, in words if the model cannot read it.
+
+    Such a result stays in the conversation: if it were refused, so would be every later turn.
+    """
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict):
+        return json.dumps(part, ensure_ascii=False)
+    text = part.get("text")
+    if isinstance(text, str):
+        return text
+    return f"[{str(part.get('type') or 'part')[:40]} left out: this model reads text alone]"
+
+
+def _cut_json(text: str) -> Any:
+    """Returns what is complete of JSON that was cut off; text that is no JSON, as it is."""
+    try:
+        return from_json(text, allow_partial="trailing-strings")
+    except ValueError:
+        return text.strip()
 
 
 def checked_stops(stops: list[str]) -> list[str]:

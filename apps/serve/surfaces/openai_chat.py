@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -25,8 +24,21 @@ from edgedec.apps.serve.core import (
     invalid,
 )
 from edgedec.apps.serve.surfaces import openai
-from edgedec.apps.serve.surfaces.fields import MAX_CHOICES, Body, Role, Sampling, read_body
+from edgedec.apps.serve.surfaces.fields import (
+    MAX_CHOICES,
+    Body,
+    Role,
+    Sampling,
+    Text,
+    call_arguments,
+    read_body,
+)
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
+
+_ROLES = {"developer": "system", "function": "tool"}
+
+_TEXTS = ("text", "input_text", "output_text", "refusal")
+"""Parts whose text may be null."""
 
 
 class Part(Body):
@@ -34,20 +46,29 @@ class Part(Body):
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class Function(Body):
-    """A function that was called. arguments: JSON text."""
+    """A function that was called. arguments: JSON text, or whatever an earlier turn left."""
 
-    name: str
-    arguments: str | dict[str, Any] = ""
+    name: Text = ""
+    arguments: Any = ""
+
+
+class CustomCall(Body):
+    """A call of a tool that reads text."""
+
+    name: Text = ""
+    input: Any = ""
 
 
 class ToolCall(Body):
     """A call that an earlier answer made."""
 
-    id: str = ""
-    function: Function
+    id: Text = ""
+    function: Function | None = None
+    custom: CustomCall | None = None
 
 
 class ChatMessage(Body):
@@ -56,6 +77,8 @@ class ChatMessage(Body):
     role: Role
     content: str | list[Part] | None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: Function | None = None
+    refusal: str | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -75,10 +98,16 @@ class AnyTool(Body):
     function: FunctionTool | None = None
 
 
+class ChosenFunction(Body):
+    """The function to call."""
+
+    name: str
+
+
 class NamedChoice(Body):
     """The one tool to call."""
 
-    function: Function
+    function: ChosenFunction
 
 
 class Schema(Body):
@@ -179,10 +208,15 @@ def format_settings(wanted: ResponseFormat) -> dict[str, Any]:
 
 def chat_message(message: ChatMessage) -> dict[str, Any]:
     """Returns a message as templates read it."""
-    role = "system" if message.role == "developer" else message.role
-    found: dict[str, Any] = {"role": role, "content": content_text(message.content)}
-    if message.tool_calls:
-        found["tool_calls"] = [_earlier_call(call) for call in message.tool_calls]
+    role = _ROLES.get(message.role, message.role)
+    is_earlier = role == "assistant"
+    text = content_text(message.content, is_earlier) or message.refusal or ""
+    found: dict[str, Any] = {"role": role, "content": text}
+    calls = [_earlier_call(call) for call in message.tool_calls or ()]
+    if message.function_call is not None:
+        calls.append(_call_of("", message.function_call))
+    if calls:
+        found["tool_calls"] = calls
     for name in ("tool_call_id", "name"):
         if (value := getattr(message, name)) is not None:
             found[name] = value
@@ -190,28 +224,35 @@ def chat_message(message: ChatMessage) -> dict[str, Any]:
 
 
 def _earlier_call(call: ToolCall) -> dict[str, Any]:
-    arguments: Any = call.function.arguments
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            raise invalid(f"the arguments of the call {call.id[:40]!r} are no JSON") from None
-    function = {"name": call.function.name, "arguments": arguments}
-    return {"id": call.id, "type": "function", "function": function}
+    if call.custom is not None:
+        function = Function(name=call.custom.name, arguments={"input": call.custom.input})
+        return _call_of(call.id, function)
+    return _call_of(call.id, call.function or Function())
 
 
-def content_text(content: str | list[Part] | None) -> str:
+def _call_of(identity: str, function: Function) -> dict[str, Any]:
+    called = {"name": function.name, "arguments": call_arguments(function.arguments)}
+    return {"id": identity, "type": "function", "function": called}
+
+
+def content_text(content: str | list[Part] | None, is_earlier: bool = False) -> str:
     """Returns the text of a message's content.
+
+    is_earlier: it is an answer, of which thoughts and what other servers add are left out.
 
     Raises:
         ServeError: A part is no text.
     """
     if isinstance(content, str):
         return content
-    parts = content or []
-    if odd := [part.type for part in parts if part.text is None]:
-        raise invalid(f"a part of type {odd[0]!r} has no text; this model reads text alone")
-    return "".join(part.text or "" for part in parts)
+    texts = [
+        (part.type, part.refusal if part.text is None else part.text) for part in content or ()
+    ]
+    known = [text or "" for kind, text in texts if text is not None or kind in _TEXTS]
+    odd = [kind for kind, text in texts if text is None and kind not in _TEXTS]
+    if odd and not is_earlier:
+        raise invalid(f"a part of type {odd[0][:40]!r} has no text; this model reads text alone")
+    return "".join(known)
 
 
 def whole(reply: Reply, model: str, answer: Answer) -> Document:
