@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from edgedec.apps.serve.core import ServeError, TextPrompt, invalid
 
@@ -25,6 +24,8 @@ TextPrompts = str | list[str] | list[int] | list[list[int]]
 """One prompt or several, each text or token ids."""
 
 _MAX_DIGITS = 10  # of a token id
+
+_ANY_JSON = TypeAdapter(Any)
 
 B = TypeVar("B", bound="Body")
 
@@ -167,7 +168,7 @@ def tool_part_text(part: Any) -> str:
 def _cut_json(text: str) -> Any:
     """Returns what is complete of JSON that was cut off; text that is no JSON, as it is."""
     try:
-        return from_json(text, allow_partial="trailing-strings")
+        return _ANY_JSON.validate_json(text, experimental_allow_partial="trailing-strings")
     except ValueError:
         return text.strip()
 
