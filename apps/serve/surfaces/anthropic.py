@@ -29,11 +29,12 @@ from edgedec.apps.serve.surfaces import openai
 from edgedec.apps.serve.surfaces.fields import (
     Body,
     Knobs,
+    Sampling,
     Text,
+    Whole,
     call_arguments,
     checked_stops,
     read_body,
-    stated,
     tool_part_text,
 )
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
@@ -93,13 +94,13 @@ class CountBody(Knobs):
 class MessagesBody(CountBody):
     """The body of a request."""
 
-    max_tokens: int = Field(ge=1)
+    max_tokens: Whole = Field(ge=1)
     stream: bool | None = None
     stop_sequences: list[str] | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
+    top_k: Whole | None = None
+    seed: Whole | None = None
 
 
 def read(data: bytes, reply: Reply) -> Asked:
@@ -110,11 +111,10 @@ def read(data: bytes, reply: Reply) -> Asked:
     """
     body = read_body(MessagesBody, data)
     settings = {**body.knob_settings(), "max_new_tokens": body.max_tokens}
-    sampling = stated(body, {name: name for name in ("temperature", "top_p", "top_k")})
-    if sampling:
-        settings["sampling"] = sampling
-    if body.seed is not None:
-        settings["seed"] = body.seed % 2**63
+    sampled = Sampling(
+        temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=body.seed
+    )
+    settings.update(sampled.settings())
     if body.stop_sequences:
         settings["stop"] = checked_stops(body.stop_sequences)
     request = CoreRequest(body.model, [_prompt(body)], settings)

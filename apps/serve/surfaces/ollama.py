@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from edgedec.apps.serve.core import (
     Answer,
@@ -26,7 +26,15 @@ from edgedec.apps.serve.core import (
     invalid,
 )
 from edgedec.apps.serve.shelf import Offer
-from edgedec.apps.serve.surfaces.fields import Body, Role, Sampling, Text, call_arguments, read_body
+from edgedec.apps.serve.surfaces.fields import (
+    Body,
+    Role,
+    Sampling,
+    Text,
+    Whole,
+    call_arguments,
+    read_body,
+)
 from edgedec.apps.serve.surfaces.openai_chat import AnyTool
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface, json_bytes
 
@@ -41,7 +49,9 @@ _DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|)")
 class Options(Sampling):
     """What Ollama keeps apart from a request's other fields."""
 
-    num_predict: int | None = None
+    drops_empty_stops: ClassVar[bool] = True
+
+    num_predict: Whole | None = None
 
 
 class Common(Body):

@@ -30,7 +30,9 @@ from edgedec.apps.serve.surfaces.fields import (
     Role,
     Sampling,
     Text,
+    Whole,
     call_arguments,
+    length_settings,
     read_body,
 )
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
@@ -137,11 +139,11 @@ class ChatBody(Sampling):
     messages: list[ChatMessage] = Field(min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    n: Whole | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    max_tokens: Whole | None = Field(default=None, ge=-1)
+    max_completion_tokens: Whole | None = Field(default=None, ge=-1)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    top_logprobs: Whole | None = Field(default=None, ge=0, le=20)
     response_format: ResponseFormat | None = None
     tools: list[AnyTool] | None = None
     tool_choice: str | NamedChoice | None = None
@@ -157,8 +159,8 @@ def read(data: bytes, reply: Reply) -> Asked:
     """
     body = read_body(ChatBody, data)
     settings = body.settings()
-    if (n_most := body.max_completion_tokens or body.max_tokens) is not None:
-        settings["max_new_tokens"] = n_most
+    n_most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    settings.update(length_settings("max_tokens", n_most))
     if body.logprobs:
         settings["logprobs"] = body.top_logprobs or 0
     if body.response_format is not None:

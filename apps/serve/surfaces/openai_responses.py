@@ -31,6 +31,8 @@ from edgedec.apps.serve.surfaces.fields import (
     Role,
     Sampling,
     Text,
+    Whole,
+    length_settings,
     read_body,
     tool_part_text,
 )
@@ -89,7 +91,7 @@ class ResponsesBody(Sampling):
     input: str | list[Item]
     instructions: str | None = None
     stream: bool | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1)
+    max_output_tokens: Whole | None = Field(default=None, ge=-1)
     text: TextOptions | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: str | NamedTool | None = None
@@ -108,8 +110,7 @@ def read(data: bytes, reply: Reply) -> Asked:
         message = "responses are not stored here: send the whole conversation as input"
         raise invalid(message, param="previous_response_id")
     settings = body.settings()
-    if body.max_output_tokens is not None:
-        settings["max_new_tokens"] = body.max_output_tokens
+    settings.update(length_settings("max_output_tokens", body.max_output_tokens))
     if body.text is not None and body.text.format is not None:
         settings.update(format_settings(body.text.format))
     request = CoreRequest(body.model, [_prompt(body)], settings)
