@@ -14,6 +14,8 @@ _LOCK_AT = 1 << 62
 """Byte that locks lie on: locked bytes cannot be read by others, and no file is so long."""
 
 _EXCLUSIVE = 2  # LOCKFILE_EXCLUSIVE_LOCK
+_SYNCHRONIZE = 0x100000
+_ACCESS_DENIED = 5  # ERROR_ACCESS_DENIED
 _BELOW_NORMAL = 0x4000  # BELOW_NORMAL_PRIORITY_CLASS
 
 
@@ -137,6 +139,18 @@ def is_on_battery() -> bool:
     status = _PowerStatus(255)
     kernel32().GetSystemPowerStatus(byref(status))
     return bool(status.is_plugged_in == 0)
+
+
+def is_running(pid: int) -> bool:
+    """Says whether the process has not ended; also where we may not ask."""
+    library = kernel32()
+    handle = library.OpenProcess(_SYNCHRONIZE, False, pid)
+    if not handle:
+        return ctypes.get_last_error() == _ACCESS_DENIED  # type: ignore[attr-defined]
+    try:
+        return bool(library.WaitForSingleObject(c_void_p(handle), 0) != 0)
+    finally:
+        library.CloseHandle(c_void_p(handle))
 
 
 def lower_priority() -> None:

@@ -39,6 +39,19 @@ def ask_to_end(pid: int) -> None:
         os.kill(pid, signal.SIGTERM)
 
 
+def is_running(pid: int) -> bool:
+    """Says whether there is a process of this number, ours or not."""
+    if sys.platform == "win32":
+        return _windows.is_running(pid)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
 def step_back(niceness: int) -> None:
     """Lets other processes compute before this one. niceness: on systems that have degrees."""
     if sys.platform == "win32":

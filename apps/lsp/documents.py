@@ -49,6 +49,12 @@ class OpenDocument:
         after = from_units(self.buffer.slice(at, at + 2 * reach))
         return Document(before + after, len(before), self.uri, start)
 
+    def with_selected(self, selected: types.SelectedCompletionInfo, reach: int) -> Document:
+        """Returns the part as `near`, in which the selected item of a menu has been accepted."""
+        before, after = (self.near(at, reach) for at in (selected.range.start, selected.range.end))
+        text = before.text[: before.cursor] + selected.text
+        return Document(text + after.text[after.cursor :], len(text), self.uri, before.offset)
+
     def has(self, position: types.Position) -> bool:
         """Says whether the document has the line of a position."""
         return position.line < self.buffer.n_lines

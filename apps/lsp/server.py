@@ -23,6 +23,7 @@ from edgedec.apps.lsp.settings import SECTION, ServerSettings
 from edgedec.apps.lsp.transport import envelope_fault, read_messages
 from edgedec.apps.lsp.window import EditorWindow
 from edgedec.models.errors import ConfigError
+from edgedec.system.processes import is_running
 
 _TRIGGERS = (" ", ".", "(", "[", "{", ",", "=", ":", '"', "'", "/", "<", "\n")
 """Signs after which editors ask for ordinary completion, besides letters."""
@@ -30,7 +31,10 @@ _TRIGGERS = (" ", ".", "(", "[", "{", ",", "=", ":", '"', "'", "/", "<", "\n")
 _PATIENCE_S = 5.0
 """How long the editor's answer about settings is waited for before the bundle is loaded."""
 
-_INVALID = -32602
+_INVALID, _INVALID_REQUEST, _NOT_INITIALIZED = -32602, -32600, -32002
+
+_WATCH_S = 2.0
+"""How often it is looked whether the editor's process is still there."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +64,22 @@ class _Protocol(LanguageServerProtocol):
     def lsp_text_document__did_close(self, params: types.DidCloseTextDocumentParams) -> None:
         self._server.session.close(params)
 
+    @lsp_method(types.NOTEBOOK_DOCUMENT_DID_OPEN)
+    def lsp_notebook_document__did_open(self, params: types.DidOpenNotebookDocumentParams) -> None:
+        self._server.session.open_notebook(params)
+
+    @lsp_method(types.NOTEBOOK_DOCUMENT_DID_CHANGE)
+    def lsp_notebook_document__did_change(
+        self, params: types.DidChangeNotebookDocumentParams
+    ) -> None:
+        self._server.session.change_notebook(params)
+
+    @lsp_method(types.NOTEBOOK_DOCUMENT_DID_CLOSE)
+    def lsp_notebook_document__did_close(
+        self, params: types.DidCloseNotebookDocumentParams
+    ) -> None:
+        self._server.session.close_notebook(params)
+
     @lsp_method(types.EXIT)
     def lsp_exit(self, *args: Any) -> Generator[Any, Any, None]:
         self._server.has_exited = True
@@ -73,12 +93,23 @@ class EdgedecServer(LanguageServer):
     """
 
     def __init__(self, settings: ServerSettings, version: str) -> None:
-        super().__init__("edgedec", version, protocol_cls=_Protocol)
+        cells = types.NotebookDocumentFilterWithNotebook(
+            notebook="*", cells=[types.NotebookCellLanguage("*")]
+        )
+        super().__init__(
+            "edgedec",
+            version,
+            protocol_cls=_Protocol,
+            notebook_document_sync=types.NotebookDocumentSyncOptions([cells]),
+        )
+        self._is_begun = False
         self.has_exited = self.is_shut_down = False
         self._window = EditorWindow(self)
         self._model = ServedModel(self._window)
         self.session = EditorSession(settings, self._model, self._window)
         self._complaint: ConfigError | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._watching: asyncio.Task[None] | None = None
         inline = types.InlineCompletionOptions(work_done_progress=False)
         self._on(types.INITIALIZE, self._initialize)
         self._on(types.INITIALIZED, self._initialized)
@@ -89,6 +120,7 @@ class EdgedecServer(LanguageServer):
     async def serve(self, reader: asyncio.StreamReader, writer: Any) -> int:
         """Answers messages until the editor ends, or is gone; returns the exit code."""
         self.protocol.set_writer(writer)
+        self._reader = reader
         try:
             async for message in read_messages(reader):
                 self._handle(message)
@@ -97,6 +129,8 @@ class EdgedecServer(LanguageServer):
                 # What this message began comes first: it is about the text as it is now.
                 await asyncio.sleep(0)
         finally:
+            if self._watching is not None:
+                self._watching.cancel()
             await self._model.close()
         return int(self.has_exited and not self.is_shut_down)
 
@@ -104,6 +138,9 @@ class EdgedecServer(LanguageServer):
         """Hands a message to pygls; one that makes no sense is refused and changes nothing."""
         if fault := envelope_fault(message):
             self._refuse(message, fault)
+            return
+        if out_of_turn := self._out_of_turn(message.get("method")):
+            self._refuse(message, *out_of_turn)
             return
         try:
             structured = self.protocol.structure_message(message)
@@ -115,14 +152,38 @@ class EdgedecServer(LanguageServer):
         except Exception as error:  # requests have an answer by now, so it was none
             _log.warning("an answer of the editor makes no sense: %s", error)
 
-    def _refuse(self, message: Any, reason: str) -> None:
+    def _out_of_turn(self, method: str | None) -> tuple[str, int] | None:
+        """Returns why a message is refused now, and the protocol's error code; None if it is not.
+
+        Source: the Language Server Protocol 3.18, lifecycle messages.
+        """
+        if method is None or method == types.EXIT:
+            return None
+        if self.is_shut_down:
+            return "it came after shutdown: only exit may follow", _INVALID_REQUEST
+        if method == types.INITIALIZE:
+            if self._is_begun:
+                return "initialize came before: it may be sent once", _INVALID_REQUEST
+            self._is_begun = True
+        elif not self._is_begun:
+            return "it came before initialize", _NOT_INITIALIZED
+        return None
+
+    async def _watch(self, editor: int) -> None:
+        """Ends reading once the process of the editor is gone, however it ended."""
+        while is_running(editor):
+            await asyncio.sleep(_WATCH_S)
+        if self._reader is not None:
+            self._reader.feed_eof()
+
+    def _refuse(self, message: Any, reason: str, code: int = _INVALID) -> None:
         """Answers a request that it makes no sense; of anything else, says so in the log."""
         known = message if isinstance(message, dict) else {}
         if "method" not in known or not isinstance(known.get("id"), int | str):
             kind = known.get("method", "a message")
             _log.warning("%s of the editor makes no sense: %s", kind, reason)
             return
-        error = {"code": _INVALID, "message": f"the request makes no sense: {reason}"}
+        error = {"code": code, "message": f"the request makes no sense: {reason}"}
         body = json.dumps({"jsonrpc": "2.0", "id": known["id"], "error": error})
         assert self.protocol.writer is not None
         self.protocol.writer.write(f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
@@ -133,6 +194,9 @@ class EdgedecServer(LanguageServer):
         self.feature(method, options)(partial(answer))  # a method takes no attributes
 
     def _initialize(self, params: types.InitializeParams) -> None:
+        editor = params.process_id
+        if editor is not None and is_running(editor):  # elsewhere, its number says nothing here
+            self._watching = asyncio.get_running_loop().create_task(self._watch(editor))
         try:
             self.session.begin(params.initialization_options)
         except ConfigError as error:

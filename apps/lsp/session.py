@@ -57,35 +57,55 @@ class EditorSession:
 
     def open(self, params: types.DidOpenTextDocumentParams) -> None:
         """A document was opened."""
-        item = params.text_document
-        self._documents[item.uri] = OpenDocument(item.uri, TextBuffer(item.text))
+        self._open(params.text_document)
 
     def change(self, params: types.DidChangeTextDocumentParams) -> None:
         """A document was changed."""
-        document = self._documents.get(params.text_document.uri)
-        if document is not None:
-            self._make_stale(document.uri)
-            document.change(params.content_changes)
+        self._change(params.text_document.uri, params.content_changes)
 
     def close(self, params: types.DidCloseTextDocumentParams) -> None:
         """A document was closed."""
-        uri = params.text_document.uri
-        self._make_stale(uri)
-        self._documents.pop(uri, None)
-        if self._model.completer is not None:
-            self._model.completer.forget(uri)
+        self._close(params.text_document.uri)
+
+    def open_notebook(self, params: types.DidOpenNotebookDocumentParams) -> None:
+        """A notebook was opened: each of its cells is a document."""
+        for item in params.cell_text_documents:
+            self._open(item)
+
+    def change_notebook(self, params: types.DidChangeNotebookDocumentParams) -> None:
+        """Cells were added, removed or changed."""
+        cells = params.change.cells
+        if cells is None:
+            return
+        if cells.structure is not None:
+            for closed in cells.structure.did_close or ():
+                self._close(closed.uri)
+            for item in cells.structure.did_open or ():
+                self._open(item)
+        for changed in cells.text_content or ():
+            self._change(changed.document.uri, changed.changes)
+
+    def close_notebook(self, params: types.DidCloseNotebookDocumentParams) -> None:
+        """A notebook was closed, and its cells with it."""
+        for closed in params.cell_text_documents:
+            self._close(closed.uri)
 
     async def inline_completion(
         self, params: types.InlineCompletionParams
     ) -> types.InlineCompletionList:
         """Returns what is on offer at a position, and its alternatives if somebody asked for it."""
-        found = await self._offer(params)
+        selected = params.context.selected_completion_info
+        found = await self._offer(params, selected)
         if found is None:
             return types.InlineCompletionList([])
         document, offer = found
         texts = [offer.text]
         if params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked:
             texts += await self._alternatives_to(offer)
+        if selected is not None:  # the protocol wants an extension of the item, at its range
+            return types.InlineCompletionList(
+                [types.InlineCompletionItem(selected.text + t, range=selected.range) for t in texts]
+            )
         end = document.word_before(params.position)[1].end
         place = types.Range(end, end)
         return types.InlineCompletionList(
@@ -112,12 +132,16 @@ class EditorSession:
         return types.CompletionList(is_incomplete=True, items=[item])
 
     async def _offer(
-        self, params: types.CompletionParams | types.InlineCompletionParams
+        self,
+        params: types.CompletionParams | types.InlineCompletionParams,
+        selected: types.SelectedCompletionInfo | None = None,
     ) -> tuple[OpenDocument, Offer] | None:
         """Returns what is offered at a position, and in which document; None: nothing, or stale.
 
         Reads no other message of the editor before it first waits. If settings bring another
         autocompleter meanwhile, that one is asked.
+
+        selected: the item of a menu that is to be taken as accepted.
         """
         self._model.look()
         document = self._documents.get(params.text_document.uri)
@@ -128,7 +152,11 @@ class EditorSession:
             document.place = params.position
             self._show_others(completer, document)
             try:
-                future = completer.update(document.near(params.position, completer.reach))
+                future = completer.update(
+                    document.near(params.position, completer.reach)
+                    if selected is None
+                    else document.with_selected(selected, completer.reach)
+                )
             except SessionError as error:
                 self._model.fail(error)
                 break
@@ -169,6 +197,21 @@ class EditorSession:
             if other is not document and (other.is_news or is_new):
                 completer.see(other.near(other.place, completer.reach))
                 other.is_news = False
+
+    def _open(self, item: types.TextDocumentItem) -> None:
+        self._documents[item.uri] = OpenDocument(item.uri, TextBuffer(item.text))
+
+    def _change(self, uri: str, changes: Sequence[types.TextDocumentContentChangeEvent]) -> None:
+        document = self._documents.get(uri)
+        if document is not None:
+            self._make_stale(uri)
+            document.change(changes)
+
+    def _close(self, uri: str) -> None:
+        self._make_stale(uri)
+        self._documents.pop(uri, None)
+        if self._model.completer is not None:
+            self._model.completer.forget(uri)
 
     def _make_stale(self, uri: str) -> None:
         """Computes no more for what was asked of a document; the next question may go on there."""

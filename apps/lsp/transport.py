@@ -28,7 +28,12 @@ class DescriptorReader(asyncio.StreamReader):
 
     def end(self) -> None:
         """Reads no further."""
-        self._feed(b"")
+        self.feed_eof()
+
+    def feed_eof(self) -> None:
+        """Takes the stream for ended: what comes later is dropped."""
+        self._is_over = True
+        super().feed_eof()
 
     def _read(self, descriptor: int, loop: asyncio.AbstractEventLoop) -> None:
         chunk = b"more"
@@ -48,7 +53,6 @@ class DescriptorReader(asyncio.StreamReader):
         if chunk:
             self.feed_data(chunk)
         else:
-            self._is_over = True
             self.feed_eof()
 
 

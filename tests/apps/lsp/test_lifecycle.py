@@ -162,6 +162,50 @@ def test_an_editor_that_dies(start: Start, bundle: Path, way: str) -> None:
     assert b"Traceback" not in process.stderr.read()
 
 
+def test_an_editor_whose_process_is_gone(start: Start) -> None:
+    """Something else may keep the pipe open: then only the process number tells."""
+    shell = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    editor = start()
+    editor.request("initialize", {"processId": shell.pid, "rootUri": None, "capabilities": {}})
+    editor.notify("initialized", {})
+    shell.communicate(b"\n")
+    assert editor.wait() == 0
+
+
+def test_a_number_of_another_machine_ends_nothing(start: Start) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    editor = start()
+    editor.request("initialize", {"processId": gone.pid, "rootUri": None, "capabilities": {}})
+    editor.notify("initialized", {})
+    assert editor.end() == 0
+
+
+def test_error_codes_of_the_protocol(start: Start) -> None:
+    """Source: Language Server Protocol 3.18: ServerNotInitialized and InvalidRequest."""
+    editor = start()
+    early = editor.reply(editor.ask("textDocument/inlineCompletion", at("file:///a.txt", 0, 0)))
+    assert early["error"]["code"] == -32002
+    assert editor.reply(editor.ask("shutdown", None))["error"]["code"] == -32002
+    editor.open("dropped")
+    editor.begin()
+    again = {"processId": None, "rootUri": None, "capabilities": {}}
+    assert editor.reply(editor.ask("initialize", again))["error"]["code"] == -32600
+    assert editor.reply(editor.ask("no/such", {}))["error"]["code"] == -32601
+    editor.request("shutdown")
+    for method in ("shutdown", "textDocument/completion", "initialize"):
+        assert editor.reply(editor.ask(method, again))["error"]["code"] == -32600
+    editor.open("dropped")
+    editor.notify("exit", None)
+    assert editor.wait() == 0
+
+
+def test_an_exit_before_initialize(start: Start) -> None:
+    editor = start()
+    editor.notify("exit", None)
+    assert editor.wait() == 1
+
+
 def test_an_exit_without_a_shutdown_is_a_failure(start: Start) -> None:
     editor = start()
     editor.begin()

@@ -217,3 +217,42 @@ def test_a_document_of_50_mb(editor: Editor, west: list[str]) -> None:
     editor.change(uri, edit)
     assert inline(editor, uri, 2_000_004, len(SUN))
     editor.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
+
+
+def test_an_item_selected_in_a_menu_is_extended(editor: Editor, west: list[str]) -> None:
+    """Source: LSP 3.18, SelectedCompletionInfo: the item with the range that it replaces."""
+    begun = SUN[: -len("the")]
+    typed = begun + "th"
+    uri = editor.open(typed + "\nMore.")
+    place = span(0, len(begun), len(typed))
+    asked = at(uri, 0, len(typed))
+    asked["context"]["selectedCompletionInfo"] = {"range": place, "text": "the"}
+    (item,) = editor.request("textDocument/inlineCompletion", asked)["items"]
+    assert item["range"] == place
+    assert item["insertText"] == "the" + west[0]
+
+
+def test_cells_of_a_notebook_are_documents(editor: Editor, west: list[str]) -> None:
+    uris = [f"vscode-notebook-cell:/a.ipynb#{i}" for i in range(3)]
+    items = [
+        {"uri": uri, "languageId": "python", "version": 1, "text": text}
+        for uri, text in zip(uris, (SUN, "x = 1", SUN), strict=True)
+    ]
+    cells = [{"kind": 2, "document": uri} for uri in uris[:2]]
+    book = {"uri": "file:///a.ipynb", "notebookType": "jupyter-notebook", "version": 1}
+    opened = {"notebookDocument": {**book, "cells": cells}, "cellTextDocuments": items[:2]}
+    editor.notify("notebookDocument/didOpen", opened)
+    assert inline(editor, uris[0], 0, len(SUN)) == west
+    text = {"document": {"uri": uris[1], "version": 2}, "changes": [{"text": SUN}]}
+    added = {"array": {"start": 2, "deleteCount": 0, "cells": []}, "didOpen": [items[2]],
+             "didClose": [{"uri": uris[0]}]}  # fmt: skip
+    change = {"cells": {"structure": added, "textContent": [text]}}
+    editor.notify("notebookDocument/didChange", {"notebookDocument": book, "change": change})
+    assert inline(editor, uris[0], 0, len(SUN)) == []
+    assert inline(editor, uris[1], 0, len(SUN)) == west
+    assert inline(editor, uris[2], 0, len(SUN)) == west
+    closed = [{"uri": uri} for uri in uris[1:]]
+    editor.notify(
+        "notebookDocument/didClose", {"notebookDocument": book, "cellTextDocuments": closed}
+    )
+    assert inline(editor, uris[1], 0, len(SUN)) == []
