@@ -146,7 +146,8 @@ def is_running(pid: int) -> bool:
     library = kernel32()
     handle = library.OpenProcess(_SYNCHRONIZE, False, pid)
     if not handle:
-        return ctypes.get_last_error() == _ACCESS_DENIED  # type: ignore[attr-defined]
+        code: int = ctypes.get_last_error()  # type: ignore[attr-defined]
+        return code == _ACCESS_DENIED
     try:
         return bool(library.WaitForSingleObject(c_void_p(handle), 0) != 0)
     finally:
