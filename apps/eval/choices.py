@@ -245,7 +245,14 @@ def encode_choices(
         encode = engine.tokenizer.encode
         return EncodedProblem(list(opening), [encode(text) for text in problem.choices])
     ids = engine.encode(prompt)
-    ends = [
-        engine.encode(f"{prompt}{problem.space}{choice}")[len(ids) :] for choice in problem.choices
-    ]
-    return EncodedProblem(ids, ends)
+    wholes = [engine.encode(f"{prompt}{problem.space}{choice}") for choice in problem.choices]
+    # A token may hold the prompt's end and a choice's beginning: it counts as the choice's.
+    n_shared = min(_n_shared(ids, whole) for whole in wholes)
+    shared = ids[:n_shared] or list(opening)
+    return EncodedProblem(shared, [whole[n_shared:] for whole in wholes])
+
+
+def _n_shared(prompt: Sequence[int], whole: Sequence[int]) -> int:
+    """Returns how many tokens both begin with, so that one or more of ``whole`` are left."""
+    both = zip(prompt, whole[:-1], strict=False)
+    return next((n for n, (a, b) in enumerate(both) if a != b), min(len(prompt), len(whole) - 1))

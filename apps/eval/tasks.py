@@ -162,13 +162,13 @@ def check_names(problems: Sequence[Named]) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a data file.
+    """Returns the text of a file: its line ends as they are, no byte order mark.
 
     Raises:
         ConfigError: It cannot be read, or is not UTF-8 text.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:

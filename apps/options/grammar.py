@@ -68,7 +68,7 @@ class GrammarOptions:
 
 def _read(option: str, path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot read {path} of {option}: {reason}") from None

@@ -399,8 +399,8 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
 def _read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     try:
         if prompt_file is not None:
-            return prompt_file.read_bytes().decode("utf-8")  # with its line ends as they are
-        return sys.stdin.buffer.read().decode("utf-8") if prompt == "-" else str(prompt)
+            return prompt_file.read_bytes().decode("utf-8-sig")  # with its line ends as they are
+        return sys.stdin.buffer.read().decode("utf-8-sig") if prompt == "-" else str(prompt)
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"the prompt is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; "

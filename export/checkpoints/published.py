@@ -7,9 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from edgedec.models.errors import CheckpointError
 from edgedec.models.fields import Fields, shown
+
+
+def plain_tokenizer(text: str) -> Tokenizer:
+    """Returns the tokenizer of a ``tokenizer.json``, without the padding and truncation in it."""
+    tokenizer = Tokenizer.from_str(text)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,9 @@ class HuggingFaceTexts:
     def special(self) -> SpecialTokens:
         """The tokens that begin and end texts."""
         tokenizer, files = Tokenizer.from_str(self._tokenizer_json), self._tokenizer_files
+        variables = template_variables(tokenizer, files)  # which padding names a token of
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
         generation = _read_fields(self._folder, "generation_config.json", is_optional=True)
         vocab_size = self._vocab_size
         stated = (
@@ -166,7 +169,7 @@ class HuggingFaceTexts:
         return SpecialTokens(
             tuple(dict.fromkeys(i for i in eos_ids if 0 <= i < vocab_size)),
             tuple(i for i in opening_ids(tokenizer, files) if i < vocab_size),
-            template_variables(tokenizer, files),
+            variables,
             tuple(i for i in closing_ids(tokenizer) if i < vocab_size),
             self._start_id(generation),
         )

@@ -152,16 +152,39 @@ def with_settings(text: str, files: TokenizerFiles, vocab_size: int) -> str:
     A token whose id would lie outside the embedding is left out.
     """
     document: dict[str, Any] = json.loads(text)
-    before = json.dumps([document.get("added_tokens"), document.get("pre_tokenizer")])
+    parts = ("added_tokens", "normalizer", "pre_tokenizer", "decoder")
+    before = json.dumps([document.get(part) for part in parts])
     _add_tokens(document, files, vocab_size)
     first = document.get("pre_tokenizer") or {}
     adds_blank = files.settings.values.get("add_prefix_space", files.tokenizer_class.adds_blank)
     if first.get("type") == "ByteLevel" and adds_blank is not None:  # null leaves it to the file
         first["add_prefix_space"] = files.settings.flag("add_prefix_space", adds_blank)
-    after = json.dumps([document.get("added_tokens"), document.get("pre_tokenizer")])
+    if files.tokenizer_class is _LLAMA and files.settings.values.get("add_prefix_space") is False:
+        _take_blank_away(document)
+    after = json.dumps([document.get(part) for part in parts])
     if before == after:
         return text
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def _take_blank_away(document: dict[str, Any]) -> None:
+    """Takes out what puts a blank before a text and, of the decoder, what takes it away."""
+    document["normalizer"] = _without(document.get("normalizer"), "normalizers", "Prepend")
+    document["decoder"] = _without(document.get("decoder"), "decoders", "Strip")
+    first = document.get("pre_tokenizer") or {}
+    for part in (first, *first.get("pretokenizers", ()), document["decoder"] or {}):
+        if part.get("type") == "Metaspace":
+            part.pop("add_prefix_space", None)  # as older files say it
+            part["prepend_scheme"] = "never"
+
+
+def _without(part: Any, key: str, kind: str) -> Any:
+    """Returns ``part`` of a tokenizer without parts of ``kind``, which ``key`` lists."""
+    if not isinstance(part, dict) or part.get("type") == kind:
+        return None
+    if part.get("type") != "Sequence":
+        return part
+    return {**part, key: [inner for inner in part[key] if inner.get("type") != kind]}
 
 
 def opening_ids(tokenizer: Tokenizer, files: TokenizerFiles) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from edgedec.export.checkpoints.checkpoint import Checkpoint
+from edgedec.export.checkpoints.published import plain_tokenizer
 from edgedec.models.errors import ConfigError
 from edgedec.models.head_ids import Ids
 
@@ -46,7 +47,7 @@ def choose_head_ids(
     Raises:
         ConfigError: ``size`` has no room for the special tokens, or ``corpus`` holds no text.
     """
-    tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json())
+    tokenizer = plain_tokenizer(checkpoint.tokenizer_json())
     always = _special_ids(tokenizer, checkpoint)
     if len(always) > size:
         raise ConfigError(

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer
 
 from edgedec.export.checkpoints.checkpoint import Checkpoint
+from edgedec.export.checkpoints.published import plain_tokenizer
 from edgedec.export.to_onnx.messages import load_model, save_model
 from edgedec.export.to_onnx.passes.fuse_attention import set_kv_format
 from edgedec.export.to_onnx.runners import FusedRunner
@@ -65,9 +65,7 @@ def kv_error_tokens(checkpoint: Checkpoint, context: int) -> list[int]:
     A tokenizer that finds none in it, as of other things than text, has its own ids measured.
     """
     vocab_size, special = checkpoint.config.vocab_size, checkpoint.special
-    encoding = Tokenizer.from_str(checkpoint.tokenizer_json()).encode(
-        TEXT, add_special_tokens=False
-    )
+    encoding = plain_tokenizer(checkpoint.tokenizer_json()).encode(TEXT, add_special_tokens=False)
     first = list(special.opening_ids)
     tokens = [token for token in [*first, *encoding.ids] if token < vocab_size]
     return (tokens or list(range(vocab_size)))[:context]

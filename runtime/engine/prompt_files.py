@@ -77,7 +77,7 @@ def labels_of(paths: Sequence[Path]) -> list[str]:
 
 def _read_file(path: Path, label: str, category_key: str | None) -> Iterator[FilePrompt]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise ConfigError(f"cannot read prompts from {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:

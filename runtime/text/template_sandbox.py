@@ -7,6 +7,7 @@ whose result or effort may be large is paid for with one supply of fuel, before 
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -47,8 +48,8 @@ _MAX_EXPONENT = 64
 _MAX_FORM = 1000  # characters of a date's form
 
 _TEXT_METHODS = frozenset([
-    "capitalize", "casefold", "center", "count", "endswith", "expandtabs", "find", "format",
-    "format_map", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit",
+    "capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find",
+    "format", "format_map", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit",
     "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper",
     "join", "ljust", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace",
     "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines",
@@ -58,17 +59,20 @@ _METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
     (str, _TEXT_METHODS),
     (Mapping, frozenset(["copy", "get", "items", "keys", "values"])),
     ((int, float), frozenset(["bit_length", "is_integer"])),
-    (bytes, frozenset()),
+    (bytes, frozenset(["decode", "endswith", "hex", "startswith"])),
 )
-_UNNEEDED = ("pprint", "striptags", "urlize", "wordwrap", "xmlattr")
-"""Filters that no chat template needs and whose cost nobody can say beforehand."""
+_ENCODINGS = frozenset(["ascii", "iso8859-1", "utf-8", "utf-16", "utf-16-be", "utf-16-le",
+                        "utf-32", "utf-32-be", "utf-32-le"])  # fmt: skip
+"""Those whose work grows with the text alone."""
+_ENCODING_ERRORS = ("strict", "ignore", "replace", "backslashreplace", "xmlcharrefreplace")
+_ENCODING_GROWTH = 10  # bytes or characters that one becomes
 
 _SCOPES = ("_loop_vars", "_block_vars")  # what generated code passes on
 _COUNTED = "counted"
 _FREE = frozenset(["attr", "count", "d", "default", "first", "last", "length"])
 _LAZY = frozenset(["map", "reject", "rejectattr", "select", "selectattr"])
 _SHALLOW = _LAZY | {"items", "list", "reverse"}
-_GROWTH = {"e": 6, "escape": 6, "forceescape": 6, "upper": 3, "urlencode": 12}
+_GROWTH = {"e": 6, "escape": 6, "forceescape": 6, "upper": 3, "urlencode": 12, "xmlattr": 7}
 _CONVERSION = re.compile(
     r"%(?:\([^()]*\))?[#0\- +]*(\d*|\*)(?:\.(\d*|\*))?[hlL]?(.?)", re.ASCII | re.DOTALL
 )
@@ -112,7 +116,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self.filters = {
             name: self._bounded(name, function)
             for name, function in {**self.filters, "tojson": self._tojson}.items()
-            if name not in _UNNEEDED
         }
         self.filters[_COUNTED] = self.fuel.counted
         for name in ("eq", "==", "equalto", "ne", "!=", "lt", "<", "lessthan", "le", "<=",
@@ -163,6 +166,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             self.fuel.pay(whole(n) * shallow_size(repeated))
         elif operator == "%" and isinstance(left, str):
             self._pay_percent(left, right)
+        elif operator == "%" and isinstance(left, bytes):
+            raise SecurityError("bytes are no form of a text")
         else:
             self.fuel.pay(shallow_size(left) + shallow_size(right))
         return super().call_binop(context, operator, left, right)
@@ -187,6 +192,13 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         if isinstance(owner, str):
             args = tuple(list(self.fuel.counted(a)) if is_lazy(a) else a for a in args)
             self._pay_method(owner, obj.__name__, *args)
+            if obj.__name__ == "encode":
+                self._pay_encoding(owner, *args, **kwargs)
+        elif isinstance(owner, bytes):
+            self.fuel.pay_for(args)
+            if obj.__name__ == "decode":
+                self._pay_encoding(owner, *args, **kwargs)
+            self.fuel.pay(_ENCODING_GROWTH * len(owner))
         elif isinstance(obj, Macro | LoopContext):
             self.fuel.pay(self._prices.get(obj.name, price) if isinstance(obj, Macro) else price)
             if isinstance(obj, LoopContext) and args:
@@ -283,6 +295,17 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             n = replaced_size(text, args[0], args[1])
         self.fuel.pay(3 * n)  # some letters have capitals of three
 
+    def _pay_encoding(
+        self, text: str | bytes, encoding: str = "utf-8", errors: str = "strict"
+    ) -> None:
+        try:
+            name = codecs.lookup(encoding).name
+        except LookupError:
+            name = ""
+        if name not in _ENCODINGS or errors not in _ENCODING_ERRORS:
+            raise SecurityError(f"encoding {encoding!r} with errors {errors!r} is not supported")
+        self.fuel.pay(_ENCODING_GROWTH * len(text))
+
     def _pay_percent(self, form: str, values: Any) -> None:
         n_values = self.fuel.pay_for(values)
         conversions = _CONVERSION.findall(form)
@@ -298,6 +321,31 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def _pay_center(self, value: Any, width: int = 80) -> None:
         self.fuel.pay(whole(width))
+
+    def _pay_wordwrap(
+        self,
+        value: Any,
+        width: int = 79,
+        break_long_words: bool = True,
+        wrapstring: str | None = None,
+        break_on_hyphens: bool = True,
+    ) -> None:
+        # What is left of a long word is copied for each line.
+        text, n_line = str(value), max(whole(width), 1)
+        n_lines = len(text.split()) + len(text) // n_line + text.count("\n") + 1
+        self.fuel.pay(_longest_word(text) ** 2 // n_line + n_lines * len(wrapstring or "\n"))
+
+    def _pay_pprint(self, value: Any) -> None:
+        self.fuel.pay(8 * self.fuel.pay_for(value) * (1 + depth(value)))  # anew at each depth
+
+    def _pay_striptags(self, value: Any) -> None:
+        text = str(value)
+        self.fuel.pay(len(text) * text.count("<"))  # the text is copied for each tag
+
+    def _pay_urlize(self, value: Any, *args: Any, **kwargs: Any) -> None:
+        text = str(value)
+        n_added = _STEP + self.fuel.pay_for((args, kwargs))
+        self.fuel.pay(8 * len(text) + _longest_word(text) ** 2 + n_added * len(text.split()))
 
     def _pay_indent(self, value: Any, width: int | str = 4, *args: Any, **kwargs: Any) -> None:
         n = len(width) if isinstance(width, str) else whole(width)
@@ -349,6 +397,10 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 def _price(tree: nodes.Node) -> int:
     """Returns what going once through ``tree`` costs; loops and calls in it cost more."""
     return _STEP + sum(map(_price, tree.iter_child_nodes()))
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
 
 
 def _raise_exception(message: str) -> None:

@@ -7,6 +7,7 @@ the model, or from the caller's explicit ids.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -87,6 +88,9 @@ class Tokenizer:
         # The longest alternative first: the library's matcher is leftmost-longest.
         contents = sorted(self._special, key=len, reverse=True)
         self._any_special = "|".join(map(re.escape, contents)) or r"(?!)"
+        self._vocab_size = int(backend.get_vocab_size())
+        self._aliases: dict[str, str] = {}
+        self._id_of_alias: dict[int, int] = {}
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -110,7 +114,7 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """Number of tokens, special ones included."""
-        return int(self._backend.get_vocab_size())
+        return self._vocab_size
 
     @property
     def special_texts(self) -> tuple[str, ...]:
@@ -132,24 +136,31 @@ class Tokenizer:
     def encode_rendered(self, text: str, restore: Mapping[int, str]) -> list[int]:
         """Returns the ids of a rendered chat template whose user texts are escaped.
 
-        When nothing had to be hidden these are the ids of the whole text, special tokens and all.
-        Otherwise the text is cut at special tokens, which are the template's own; the parts
-        between get their hidden characters back and are encoded as plain text.
+        The text is encoded as one text, so that nothing around a user's text changes. Where user
+        text spells special tokens, aliases that no text holds stand for those of the template.
         """
         if text == text.translate(restore):
             return self._ids(text, is_special_text=False)
-        ids: list[int] = []
-        start = 0
-        for match in re.finditer(self._any_special, text):
-            token = self._special[match[0]]
-            part = text[start : match.start()]
-            part = part.rstrip() if token.lstrip else part
-            ids += self._ids(part.translate(restore), is_special_text=True)
-            ids.append(self._backend.token_to_id(token.content))
-            start = match.end()
-            if token.rstrip:
-                start += len(text[start:]) - len(text[start:].lstrip())
-        return ids + self._ids(text[start:].translate(restore), is_special_text=True)
+        shown = dict.fromkeys(re.findall(self._any_special, text))
+        self._make_aliases([content for content in shown if content not in self._aliases])
+        aliased = re.sub(self._any_special, lambda match: self._aliases[match[0]], text)
+        ids = self._ids(aliased.translate(restore), is_special_text=True)
+        return [self._id_of_alias.get(i, i) for i in ids]
+
+    def _make_aliases(self, contents: Sequence[str]) -> None:
+        """Adds ordinary tokens that are found, and cut a text, as the special ``contents`` are."""
+        if not contents:
+            return
+        with panics_as(SessionError):
+            aliases = {content: _unguessable() for content in contents}
+            self._backend.add_tokens(
+                [_renamed(self._special[content], alias) for content, alias in aliases.items()]
+            )
+            self._id_of_alias |= {
+                self._backend.token_to_id(alias): self._backend.token_to_id(content)
+                for content, alias in aliases.items()
+            }
+            self._aliases |= aliases
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of ``ids`` without special tokens."""
@@ -169,6 +180,7 @@ class Tokenizer:
         added = {
             token: (known.content, known.special)
             for token, known in backend.get_added_tokens_decoder().items()
+            if token not in self._id_of_alias
         }
         parts = (part for part in (backend.decoder, backend.pre_tokenizer) if part is not None)
         how = "".join(part.__getstate__().decode() for part in parts)
@@ -178,7 +190,8 @@ class Tokenizer:
         """Returns the ids of the model's own pieces, those of ``added`` left out."""
         backend = self._backend
         size = backend.get_vocab_size(with_added_tokens=False)
-        known = backend.get_added_tokens_decoder().items()
+        tokens = backend.get_added_tokens_decoder().items()
+        known = [(i, token) for i, token in tokens if i not in self._id_of_alias]
         n_own = size - sum(backend.model.token_to_id(t.content) == i for i, t in known)
         found = {
             piece: token
@@ -229,6 +242,23 @@ class Tokenizer:
                 return [list(one.ids) for one in found]
             finally:
                 self._backend.encode_special_tokens = before
+
+
+def _unguessable() -> str:
+    """Returns private-use characters that no text holds: 96 random bits."""
+    return "".join(chr(0x100000 + byte) for byte in secrets.token_bytes(12))
+
+
+def _renamed(token: tokenizers.AddedToken, content: str) -> tokenizers.AddedToken:
+    """Returns an ordinary token of another text that is found as ``token`` is."""
+    return tokenizers.AddedToken(
+        content,
+        single_word=token.single_word,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        normalized=token.normalized,
+        special=False,
+    )
 
 
 def _mark_control_tokens(backend: tokenizers.Tokenizer) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer
 
 from edgedec.export.checkpoints.checkpoint import Published
+from edgedec.export.checkpoints.published import plain_tokenizer
 from edgedec.models.errors import ConfigError
 
 Ids = npt.NDArray[np.int64]
@@ -40,14 +40,14 @@ def read_texts(path: Path, published: Published, length: int = LENGTH) -> Calibr
         ConfigError: it cannot be read, or is too short.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot calibrate on {path}: {reason}; name a text file") from None
     special = published.special
     opening = list(special.opening_ids)
     n_body = length - len(opening)
-    tokenizer = Tokenizer.from_str(published.tokenizer_json())
+    tokenizer = plain_tokenizer(published.tokenizer_json())
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     n_pieces = min(len(ids) // n_body, N_TEXTS + 1)
     if n_pieces < 2:

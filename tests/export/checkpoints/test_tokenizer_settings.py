@@ -505,3 +505,51 @@ def test_the_class_of_a_family_where_no_file_names_one(family: str) -> None:
         )
     )
     assert unnamed.tokenizer_class == named.tokenizer_class
+
+
+@pytest.mark.parametrize("direction", ["left", "right"])
+@pytest.mark.parametrize("post", [None, opening("<s>"), opening("<s>", behind=("</s>",))])
+def test_padding_and_truncation_of_a_file_are_no_part_of_a_text(
+    make_folder: Any, direction: str, post: Any
+) -> None:
+    tokenizer = make_tokenizer(post)
+    plain = HuggingFaceTexts(make_folder(tokenizer, {})).special
+    tokenizer.enable_padding(direction=direction, length=16, pad_id=5, pad_token="<pad>")
+    tokenizer.enable_truncation(12)
+    special = HuggingFaceTexts(make_folder(tokenizer, {})).special
+    assert special.opening_ids == plain.opening_ids
+    assert special.closing_ids == plain.closing_ids
+
+
+@pytest.mark.parametrize("form", ["normaliser", "metaspace", "sequence"])
+@pytest.mark.parametrize("name", ["LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer"])
+def test_a_class_of_llama_without_a_blank_begins_with_none(
+    make_folder: Any, form: str, name: str
+) -> None:
+    def made(prepends: bool) -> Tokenizer:
+        vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, "\u2581": 3, "a": 4, "b": 5}
+        tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", fuse_unk=True))
+        blank = normalizers.Replace(" ", "\u2581")
+        scheme = "first" if prepends else "never"
+        metaspace = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+        if form == "normaliser":
+            parts = [normalizers.Prepend("\u2581")] if prepends else []
+            tokenizer.normalizer = normalizers.Sequence([*parts, blank])
+        elif form == "sequence":
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([metaspace])
+        else:
+            tokenizer.pre_tokenizer = metaspace
+        strip = [decoders.Strip(" ", 1, 0)] if prepends else []
+        tokenizer.decoder = decoders.Sequence(
+            [decoders.Replace("\u2581", " "), decoders.Fuse(), *strip]
+        )
+        tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+        return tokenizer
+
+    settings = {"tokenizer_class": name, "add_prefix_space": False, "legacy": False}
+    folder = make_folder(made(True), {}, tokenizer_config=settings)
+    codec = Tokenizer.from_str(HuggingFaceTexts(folder).tokenizer_json())
+    for text in ("a b", " a b", "a</s>b", "</s> a", "b"):
+        ids = codec.encode(text, add_special_tokens=False).ids
+        assert ids == made(False).encode(text, add_special_tokens=False).ids
+        assert codec.decode(ids) == made(False).decode(ids)

@@ -6,6 +6,7 @@ import resource
 from typing import Any
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from edgedec.models.errors import SessionError
@@ -182,3 +183,51 @@ def test_an_endless_loop_within_a_generation_tag_is_refused() -> None:
     source = "{% generation %}{% for i in range(10**9) %}{{ i }}{% endfor %}{% endgeneration %}"
     with pytest.raises(SessionError):
         ChatTemplate(source).render([{"role": "user", "content": "hi"}])
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "text | wordwrap(20)",
+        "text | wordwrap(5, false, '|')",
+        "text | wordwrap(10, wrapstring='--', break_on_hyphens=false)",
+        "value | pprint",
+        "text | pprint",
+        "text | striptags",
+        "value | xmlattr",
+        "value | xmlattr(false)",
+        "text | urlize",
+        "text.encode()",
+        "text.encode('utf-8') | length",
+        "text.encode('utf-8').decode('utf-8')",
+        "text.encode('ascii', 'replace').decode()",
+        "text.encode('utf-8').hex()",
+        "text.encode('latin-1', errors='xmlcharrefreplace')",
+    ],
+)
+def test_filters_of_texts_give_what_jinja_gives(expression: str) -> None:
+    text = (
+        "A long-winded <b>sentence</b> with <!-- a note --> caf\u00e9 \u2212 https://example.org/a."
+    )
+    value = {"class": "a & b", "id": 7, "none": None, "text": text}
+    jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    expected = jinja.from_string(f"{{{{ {expression} }}}}").render(text=text, value=value)
+    template = ChatTemplate(f"{{{{ {expression} }}}}", {"text": text, "value": value})
+    assert template.render([]) == expected
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "('a' * 9000000) | wordwrap(1)",
+        "('<' * 900000) | striptags",
+        "('(' * 900000) | urlize",
+        "('a' * 90000000).encode()",
+        "('a' * 9000).encode('punycode')",
+        "'%999999999d'.encode() % 1",
+        "('a ' * 30000) | wordwrap(1, wrapstring='b' * 30000)",
+    ],
+)
+def test_filters_of_texts_have_their_price(expression: str) -> None:
+    with pytest.raises(SessionError, match=r"too many steps|not supported|no form"):
+        ChatTemplate(f"{{% set x = {expression} %}}").render([])

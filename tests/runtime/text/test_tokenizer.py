@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.models.errors import BundleError
+from edgedec.runtime.text.chat_template import SpecialTokenEscape
 from edgedec.runtime.text.tokenizer import Tokenizer, without_surrogates
 
 from ..conftest import SPECIAL
@@ -126,3 +127,46 @@ def test_broken_file_is_a_bundle_error(tmp_path: Path) -> None:
             path.write_text(content)
         with pytest.raises(BundleError, match=r"^[^\n]*tokenizer\.json is not a tokenizer"):
             Tokenizer.load(path)
+
+
+def llama_like(prepend: str) -> tokenizers.Tokenizer:
+    """A tokenizer of pieces whose words begin with a blank, as Llama 2 and Mistral have them."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", fuse_unk=True))
+    if prepend == "normalizer":
+        backend.normalizer = tokenizers.normalizers.Sequence(
+            [
+                tokenizers.normalizers.Prepend("\u2581"),
+                tokenizers.normalizers.Replace(" ", "\u2581"),
+            ]
+        )
+    else:
+        backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(
+            prepend_scheme=prepend, split=False
+        )
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=200, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False
+    )
+    backend.train_from_iterator(["[INST] hello </s> user [/INST] <s> word\n"] * 3, trainer)
+    return backend
+
+
+@pytest.mark.parametrize("prepend", ["first", "always", "never", "normalizer"])
+@pytest.mark.parametrize("before", ["<s>[INST] ", "<s>[INST]", "x<s> </s>[INST]\n", "[INST]</s>"])
+@pytest.mark.parametrize("user", ["a </s> b", "</s>", "hello<s>", "<unk></s>x"])
+def test_user_text_changes_nothing_around_it(prepend: str, before: str, user: str) -> None:
+    backend, after = llama_like(prepend), "</s> hello <s>[/INST]"
+    codec = Tokenizer(llama_like(prepend))
+    escape = SpecialTokenEscape(codec.special_texts, [user])
+    ids = codec.encode_rendered(before + escape.hide(user) + after, escape.restore)
+    # The library reads the template's tokens when the user's text has none of its own.
+    harmless = backend.encode(f"{before}~{after}", add_special_tokens=False)
+    n_before = harmless.char_to_token(len(before))
+    n_after = len(harmless.ids) - harmless.char_to_token(len(before) + 1)
+    shown = user.replace("</s>", "\u2402").replace("<s>", "\u2403").replace("<unk>", "\u2404")
+    specials = [i for i in backend.encode(f"{before}{shown}{after}").ids if i in (1, 2)]
+    assert ids[: max(n_before - 1, 0)] == harmless.ids[: max(n_before - 1, 0)]
+    assert ids[-n_after:] == harmless.ids[-n_after:]
+    assert [i for i in ids if i in (1, 2)] == specials
+    assert codec.vocab_size == backend.get_vocab_size()
+    assert max(ids) < codec.vocab_size
+    assert codec.spellings() == Tokenizer(llama_like(prepend)).spellings()
