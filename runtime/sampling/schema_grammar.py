@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from edgedec.models.errors import ConfigError, RefusedGrammarError
 from edgedec.models.installation import install_command
+from edgedec.runtime.sampling.exact_schema import (
+    exact_grammar,
+    needs_exact_numbers,
+    read_schema,
+    write_schema,
+)
 from edgedec.runtime.sampling.schema_narrowing import narrowed, without_patterns
+from edgedec.runtime.sampling.schema_ways import UnsupportedKeywordError
 
 Grammar = dict[str, Any]
 """An entry of llguidance's list of grammars, without a name."""
@@ -119,15 +126,41 @@ def one_line(text: str) -> str:
 
 def _of_schema(text: str, check: Callable[[Grammar], str]) -> tuple[Grammar, str]:
     """Returns the grammar of a schema, or of one that says the same in other words."""
-    schema = json.loads(text)
-    grammar = {"json_schema": _with_options(schema)}
-    if not (reason := check(grammar)):
-        return grammar, ""
+    schema, first = read_schema(text), ""
+    for one in _in_other_words(schema):
+        try:
+            grammar = _grammar(one, text)
+            reason = check(grammar)
+            if reason and "lark_grammar" in grammar:  # whose text nobody wrote
+                reason = "it cannot be followed beside numbers of more digits than a float holds"
+        except UnsupportedKeywordError as error:
+            reason = str(error)
+        if not reason:
+            return grammar, ""
+        first = first or reason
+    return {}, first
+
+
+def _in_other_words(schema: Any) -> Iterator[Any]:
+    """Yields a schema, and those that allow no more than it, or as much as it is lenient."""
+    yield schema
     schema = narrowed(schema)
-    if _is_lenient(schema):
-        schema = without_patterns(schema, is_known_pattern)
-    grammar = {"json_schema": _with_options(schema)}
-    return grammar, check(grammar) and reason
+    yield without_patterns(schema, is_known_pattern) if _is_lenient(schema) else schema
+
+
+def _grammar(schema: Any, text: str) -> Grammar:
+    """Returns the grammar of a schema. text: of the original.
+
+    Raises:
+        UnsupportedKeywordError: A keyword cannot be enforced beside long numbers.
+    """
+    schema = _with_options(schema)
+    if not needs_exact_numbers(schema):
+        return {"json_schema": json.loads(write_schema(schema))}
+    lark = exact_grammar(schema, space_lines(text), _options(schema))
+    if lark is None:
+        raise UnsupportedKeywordError("no value fits it")
+    return {"lark_grammar": lark}
 
 
 def _hint(text: str, check: Callable[[Grammar], str]) -> str:

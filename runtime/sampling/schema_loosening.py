@@ -6,13 +6,13 @@ no answer. Every value that a schema allows is allowed by the loosened one, too.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from edgedec.models.errors import RefusedGrammarError
+from edgedec.runtime.sampling.exact_schema import read_schema, write_schema
 from edgedec.runtime.sampling.schema_grammar import (
     Grammar,
     is_known_pattern,
@@ -58,7 +58,7 @@ def loosened_grammar(text: str) -> Loosened:
     try:
         return Loosened(schema_grammar(text))
     except RefusedGrammarError:
-        return _loosened(json.loads(text))
+        return _loosened(read_schema(text))
 
 
 def _loosened(schema: Mapping[str, Any]) -> Loosened:
@@ -68,7 +68,7 @@ def _loosened(schema: Mapping[str, Any]) -> Loosened:
         if keyword is not None and not (schema := dropping.without(keyword, schema)):
             continue
         try:
-            return Loosened(schema_grammar(json.dumps(schema)), dropping.names)
+            return Loosened(schema_grammar(write_schema(schema)), dropping.names)
         except RefusedGrammarError:
             continue
     return Loosened(schema_grammar('{"type": "object"}'), ("all of it",))

@@ -4,8 +4,8 @@ Every text that a narrowed schema allows is allowed by the original, too; a few 
 written any more. `oneOf` becomes `anyOf` of branches that no value has in common: what two of them
 may have in common is left out, as its values are mostly invalid anyway. Dependencies become a
 choice between leaving out what depends and having all of it, `not` what it forbids, conditions a
-choice between meeting and failing them. What arrays contain comes first, and what is unique of few
-values is listed. Formats that JSON Schema does not define say nothing.
+choice between meeting and failing them. What arrays contain comes among the first items, and what
+is unique of few values is listed. Formats that JSON Schema does not define say nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import permutations
 from typing import Any
 
@@ -39,6 +40,8 @@ _MOST_STEPS = 20_000
 """Schemas that are looked at to tell branches apart: references may go round in circles."""
 _MOST_UNIQUE = 4
 """Maximum number of values for which all arrays without repetition are listed."""
+_MOST_PLACES = 8
+"""Places of an array at which the first item that is contained may be."""
 _LITERAL = re.compile(r"\^([\w \-]+)\$")
 
 
@@ -120,7 +123,7 @@ class _Narrowing:
         _depend(made)
         _forbid(made, schema)
         _decide(made, schema)
-        _contain(made)
+        _contain(made, schema)
         _list_unique(made)
         _count(made)
         return made
@@ -428,16 +431,35 @@ def _decide(made: dict[str, Any], schema: Mapping[str, Any]) -> None:
     _add(made, {"anyOf": [{"allOf": [condition, then]}, *failed]})
 
 
-def _contain(made: dict[str, Any]) -> None:
-    """Has the first item be the one that an array is to contain."""
-    items, least = made.get("items", True), made.get("minItems", 0)
-    is_bounded = "maxContains" in made or made.get("minContains", 1) != 1
-    is_open = isinstance(items, Mapping | bool) and isinstance(least, int)
-    if "contains" not in made or is_bounded or not is_open or "prefixItems" in made:
+def _contain(made: dict[str, Any], schema: Mapping[str, Any]) -> None:
+    """Has a choice of places take the place of what an array is to contain.
+
+    The items that are contained stand next to each other. If no more than so many may be
+    contained, the others are those of which it is known that they are not.
+    """
+    least, most = made.get("minContains", 1), made.get("maxContains")
+    sizes = (least, made.get("minItems", 0), made.get("maxItems", _MOST_PLACES + least))
+    if "contains" not in made or not all(isinstance(n, int) for n in (*sizes, most or 0)):
         return
-    made.pop("minContains", None)
-    made["prefixItems"] = [{"allOf": [made.pop("contains"), items]}]
-    made["minItems"] = max(1, least)
+    if isinstance(made.get("items", True), list) or not 0 <= least <= _MOST_PLACES:
+        return
+    others: list[Schema] = [True]
+    if most is not None and most < sizes[2] + (0 if "maxItems" in made else 1):
+        others = refutations(schema.get("contains"))
+    counts = [least] if others == [True] else range(least, min(most or 0, _MOST_PLACES) + 1)
+    if not others:
+        return
+    wanted = made.pop("contains")
+    for key in ("minContains", "maxContains"):
+        made.pop(key, None)
+    other = others[0] if len(others) == 1 else {"anyOf": others}
+    ways = [
+        {"prefixItems": [other] * n + [wanted] * count, "items": other, "minItems": n + count}
+        for count in counts
+        for n in range(_MOST_PLACES)
+        if n + count <= sizes[2]
+    ]
+    _add(made, {"anyOf": ways} if ways else False)
 
 
 def _list_unique(made: dict[str, Any]) -> None:
@@ -493,8 +515,8 @@ def _names_in(value: Any) -> frozenset[str]:
 
 def _type_of(value: Any) -> str:
     names = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
-    if isinstance(value, float):
-        return "integer" if value.is_integer() else "number"
+    if isinstance(value, float | Decimal):
+        return "integer" if value == int(value) else "number"
     return names.get(type(value), "null")
 
 
