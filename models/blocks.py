@@ -311,8 +311,12 @@ def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
         if not config.shared_expert_size:
             return x
         return ops.add(x, shared_expert(ops, h, prefix, config.has_shared_gate))
-    y = ops.linear(_inner(ops, config, layer, h), f"{prefix}.down_proj.weight")
+    y = _mlp_linear(ops, config, _inner(ops, config, layer, h), f"{prefix}.down_proj")
     return _added(ops, config, x, y, prefix)
+
+
+def _mlp_linear(ops: Ops[T], config: ModelConfig, h: T, stem: str) -> T:
+    return ops.linear(h, f"{stem}.weight", f"{stem}.bias" if config.has_mlp_bias else None)
 
 
 def _inner(ops: Ops[T], config: ModelConfig, layer: int, h: T) -> T:
@@ -322,8 +326,8 @@ def _inner(ops: Ops[T], config: ModelConfig, layer: int, h: T) -> T:
         return ops.squared_relu(ops.linear(h, f"{prefix}.up_proj.weight"))
     if not config.is_gated:
         return ops.relu(ops.linear(h, f"{prefix}.up_proj.weight"))
-    gate = ops.linear(h, f"{prefix}.gate_proj.weight")
-    up = ops.linear(h, f"{prefix}.up_proj.weight")
+    gate = _mlp_linear(ops, config, h, f"{prefix}.gate_proj")
+    up = _mlp_linear(ops, config, h, f"{prefix}.up_proj")
     if sparsity := config.layer(layer).gate_sparsity:
         gate = ops.largest(gate, sparsity)
     return ops.gate(gate, up)
@@ -457,7 +461,7 @@ def _mlp_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
         shapes[f"{mlp}.gate_proj.weight"] = (n_mlps * inner, hidden)
     shapes[f"{mlp}.up_proj.weight"] = (n_mlps * inner, hidden)
     shapes[f"{mlp}.down_proj.weight"] = (n_mlps * hidden, inner)
-    if config.expert_limit:
+    if config.expert_limit or config.has_mlp_bias:
         shapes[f"{mlp}.gate_proj.bias"] = (n_mlps * inner,)
         shapes[f"{mlp}.up_proj.bias"] = (n_mlps * inner,)
         shapes[f"{mlp}.down_proj.bias"] = (n_mlps * hidden,)

@@ -107,8 +107,8 @@ class ModelConfig:
     A field that is added needs a default: what names a model by its configuration, a saved session
     for one, uses `canonical`, which leaves out whatever equals its default.
 
-    has_qkv_bias: biases on q, k and v. has_o_bias: one behind the heads. has_qk_norm: an RMS norm
-        over each head of q and of k.
+    has_qkv_bias: biases on q, k and v. has_o_bias: one behind the heads. has_mlp_bias: biases on
+        the matrices of MLPs. has_qk_norm: an RMS norm over each head of q and of k.
     trimmed_head_size: rows of an LM head, apart from the embedding, of whose tokens there is a
         list, mostly some of all; 0 when row and token are the same.
     layers: of each layer; empty where all are as the model.
@@ -184,6 +184,7 @@ class ModelConfig:
     n_experts_used: int = 0
     is_routing_normed: bool = True
     has_o_bias: bool = False
+    has_mlp_bias: bool = False
     recurrence: Recurrence = field(default_factory=Recurrence)
     is_qk_norm_late: bool = False
     query_growth: float = 0.0

@@ -70,6 +70,7 @@ def hf_decoder(
     has_qk_norm: bool = False,
     can_rotate_partly: bool = False,
     hidden_act: str = "silu",
+    can_have_mlp_bias: bool = False,
 ) -> ModelConfig:
     """Returns the config of a pre-norm gated decoder from Hugging Face's usual keys.
 
@@ -81,7 +82,7 @@ def hf_decoder(
     """
     names = (hidden_act, *_SAME_ACTIVATIONS.get(hidden_act, ()))
     fields.refuse("hidden_act", *names)
-    fields.refuse("mlp_bias", False)
+    fields.refuse("mlp_bias", False, *((True,) if can_have_mlp_bias else ()))
     refuse_packing(fields)
     hidden_size, n_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     head_size = fields.integer("head_dim", hidden_size // max(n_heads, 1))
@@ -104,6 +105,7 @@ def hf_decoder(
         has_qk_norm=has_qk_norm,
         rotary_size=rotary_size,
         has_o_bias=fields.flag(HAS_O_BIAS, False),
+        has_mlp_bias=fields.flag("mlp_bias", False),
         is_head_tied=fields.flag("tie_word_embeddings", False),
     )
 

@@ -14,7 +14,8 @@ recipe = decoder
 
 def read_hf(fields: Fields) -> ModelConfig:
     """Returns the config that ``config.json`` states."""
-    return hf_decoder(fields, "llama", has_qkv_bias=fields.flag("attention_bias", False))
+    has_bias = fields.flag("attention_bias", False)
+    return hf_decoder(fields, "llama", has_qkv_bias=has_bias, can_have_mlp_bias=True)
 
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:

@@ -409,6 +409,12 @@ def test_biases_behind_the_heads(tmp_path: Path, family: str) -> None:
     assert not open_checkpoint(str(tmp_path)).config.has_o_bias
 
 
+def test_biases_of_mlps(tmp_path: Path) -> None:
+    save(tmp_path, "llama", mlp_bias=True, attention_bias=True)
+    assert open_checkpoint(str(tmp_path)).config.has_mlp_bias
+    assert error(tmp_path, theirs(tmp_path)) < 2e-3
+
+
 def test_swish_is_silu(tmp_path: Path) -> None:
     save(tmp_path, "llama", hidden_act="swish")
     assert error(tmp_path, theirs(tmp_path)) < 2e-3

@@ -28,6 +28,9 @@ def fuse_gate(model: ModelProto) -> None:
         linear = editor.producer(split.input[0], "Linear")
         if product is None or linear is None or list(split.output) != [gate, product.input[1]]:
             continue
-        gated = replace(LinearNode.read(linear), output=product.output[0], is_gated=True)
+        pair = LinearNode.read(linear)
+        if any(matrix.bias for matrix in pair.matrices):  # which gated kernels do not add
+            continue
+        gated = replace(pair, output=product.output[0], is_gated=True)
         editor.replace([linear, split, sigmoid, silu, product], [gated.write()])
     editor.finish()

@@ -161,7 +161,6 @@ def test_rope_of_both_styles(
         ({"rope_scaling": {"rope_type": "abf", "factor": 4.0}}, ["'abf'", "llama3"]),
         ({"rope_scaling": {"type": "ntk", "factor": 4.0}}, ["'ntk'", "linear"]),
         ({"hidden_act": "gelu"}, ["hidden_act is 'gelu'", "'silu'"]),
-        ({"mlp_bias": True}, ["mlp_bias is True"]),
         ({"quantization_config": {"quant_method": "hqq"}}, ["'hqq'", "gptq"]),
         ({"model_type": "mamba"}, ["mamba", "llama, ", "qwen2"]),
         ({"model_type": "../evil"}, ["evil", "llama, ", "qwen2"]),
