@@ -1,37 +1,41 @@
-"""The planner of method `auto`: drafts as much as pays on this device and this text, or nothing.
+"""The planner of method `auto`: asks drafters, and drafts as `draft_length` decides, or nothing.
 
-Each round it maximises expected tokens per millisecond. Free drafters always propose; nodes are
-taken in the order of their chance while the next one earns more than its row costs (goodput,
-SmartSpec section 4; knee rule over a tree by value, DySpec section 4 and Sequoia section 4.2). A
-draft model is asked when its expected levels, at their measured acceptance and its measured step
-time, beat what the free drafters promise; it stops by itself once the next level is not worth its
-step. Estimates are corrected by what was accepted of late, so a change of text shows within a few
-rounds; proposals that were not verified are compared with the emitted text all the same, which
-costs nothing, and a draft model that lost is tried again at growing distances. Free drafters that
-save less time than they take rest; while all do, rounds are plain decoding. Where other texts
-share the passes, a further row costs what it adds to a pass over all their rows.
+Free drafters are asked while that saves time; a model drafts where its levels promise more than
+they did without it. Proposals that were not verified are compared with the emitted text all the
+same, which costs nothing. While nothing is to be asked, rounds are plain decoding. Where other
+texts share the passes, a further row costs what it adds to a pass over all their rows.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from typing import Any
 
-from edgedec.runtime.decoding.acceptance_rates import Backoff, Trust
-from edgedec.runtime.decoding.asking import AskingCost, Askings
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
-from edgedec.runtime.decoding.model_advisor import ModelPlan, ModelRates
-from edgedec.runtime.decoding.model_choice import ModelChoice
-from edgedec.runtime.decoding.mtp_backoff import MtpBackoff
+from edgedec.runtime.decoding.draft_length import (
+    CREDIT_SHARE,
+    LEVELS,
+    MAX_NODES,
+    NOTHING_PAYS,
+    PRIOR,
+    DepthAcceptance,
+    Draft,
+    Evidence,
+    Ledger,
+    Levels,
+    ModelCosts,
+    Pace,
+    Worth,
+    levels,
+    verified,
+)
 from edgedec.runtime.decoding.planner import Drafters, DraftingTeam, Planning, RoundTimings
-from edgedec.runtime.drafting.best_first import MAX_PROBABILITY
 from edgedec.runtime.drafting.compiled import CompiledDrafter, CompiledTeam
-from edgedec.runtime.drafting.draft_cost import Promise
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import (
     Budget,
     DraftContext,
@@ -40,8 +44,10 @@ from edgedec.runtime.drafting.drafter import (
     ModelDrafter,
     ModelDrafting,
     RoundOutcome,
+    Unread,
 )
-from edgedec.runtime.drafting.fusion import fuse
+from edgedec.runtime.drafting.fusion import UNLIKELY, fuse
+from edgedec.runtime.drafting.isolation import IsolatedModelDrafting
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.rows import ALONE, Company, Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -55,19 +61,24 @@ TEAM = ""
 GRAMMAR = "grammar"
 """Name of the drafter that has nothing to say without a grammar."""
 
-MAX_NODES = 15
-"""One row of sixteen is the anchor; beyond sixteen the cost of a row rises."""
-
-_LONGEST_REST = 2  # rounds a free drafter is not asked whose drafts were wrong
-_LEAST_VALUE = 0.02  # of a node that a free drafter proposes
 _COMPANY_RATE = 0.3  # at which the latest pass changes what is expected to share the next one
 _LEAST_COMPANY = 0.1  # texts: with fewer beside it, a text counts as being alone
 _MOST_ROWS = 64  # of others: a pass that reads so much of a prompt says little of others
-_LOOK_ROUND = 8  # rounds, every so many of which what is not worth a row is proposed, too
-_PLAIN = Decision(0, 0, 1.0)
+_PLAIN = Decision(0, 0, 1.0, reason="drafters rest")
 
-_Weighed = tuple[DraftTree, int, float]
-"""Drafts, how many of the first are worth a row, and tokens per millisecond if those are taken."""
+
+class ModelKnowledge:
+    """What all requests know of a model that drafts. step_ms: of a level, 0 before any."""
+
+    def __init__(self, acceptance: float) -> None:
+        self.acceptance = DepthAcceptance(acceptance)
+        self.predicted = DepthAcceptance(acceptance)  # where its rows of the text are predictions
+        self.step_ms = 0.0
+
+    def learn_step(self, ms: float) -> None:
+        """Takes in what a level took."""
+        rate = 0.1 if self.step_ms else 1.0
+        self.step_ms += rate * (ms - self.step_ms)
 
 
 class AutoPlanner:
@@ -95,25 +106,19 @@ class AutoPlanner:
         self.team = CompiledTeam(compiled) if compiled else None
         self.drafters = Drafters(others, tuple((models or {}).values()))
         self.costs = costs
-        self._roles = tuple(models or ())
-        self._model_rates: dict[str, ModelRates] = {}
-        self.trust = {drafter.name: Trust() for drafter in others}
-        # What heads in the model take is a share of its passes: `MtpBackoff` weighs that.
-        asked = [TEAM, *(drafter.name for drafter in others if drafter.name != MTP)]
-        self.asking_costs = {name: AskingCost() for name in asked}
+        self.roles = tuple(models or ())
+        self.knowledge: dict[str, ModelKnowledge] = {}
+        self.credits: dict[str, float] = {}  # plain steps, by prefix group
+        compiled_names = () if self.team is None else self.team.names
+        names = (*(drafter.name for drafter in others), *compiled_names)
+        self.trust = {name: Evidence(1.0) for name in names}
+        self.asking_costs: dict[str, float] = {}  # plain steps, by who is asked
         layers = {layer for drafter in compiled for layer in drafter.hidden_layers}
         self.hidden_layers = tuple(sorted(layers.union(self.drafters.hidden_layers)))
 
     @property
     def failures(self) -> dict[str, str]:
         return self.drafters.failures
-
-    def model_rates(self, role: str, promise: Promise | None) -> ModelRates:
-        """Returns what was learned of a model that drafts; at first what it promises."""
-        if role not in self._model_rates:
-            first = ModelRates() if promise is None else ModelRates(promise.acceptance)
-            self._model_rates[role] = first
-        return self._model_rates[role]
 
     def begin(
         self,
@@ -123,22 +128,36 @@ class AutoPlanner:
     ) -> AutoPlanning:
         """Returns the part of a new output's request."""
         team = self.drafters.begin(prompt)
-        begun = {drafting.name: drafting for drafting in team.models}
-        names = [drafter.name for drafter in self.drafters.models]
-        models = [
-            (role, begun[name])
-            for role, name in zip(self._roles, names, strict=True)
-            if name in begun
-        ]
-        choice = ModelChoice(models, self.costs, self.model_rates, clock)
         if not prompt.has_grammar:
             team = replace(team, free=[one for one in team.free if one.name != GRAMMAR])
         if self.team is not None:
             team = replace(team, together=self.team.begin(prompt))
-        return AutoPlanning(self, team, choice, target, clock)
+        return AutoPlanning(self, team, prompt.group, target, clock)
 
     def close(self) -> None:
         self.drafters.close()
+
+
+@dataclass
+class _Model:
+    """A model that drafts, in one request."""
+
+    role: str
+    drafting: IsolatedModelDrafting
+    costs: CostTable
+    knowledge: ModelKnowledge
+    acceptance: DepthAcceptance
+    predicted: DepthAcceptance
+
+    @property
+    def step_ms(self) -> float:
+        """What a level takes."""
+        return self.knowledge.step_ms or self.costs.ms(1)
+
+    def takes(self, n_missing: int) -> ModelCosts:
+        """Returns what asking it takes where it has yet to read ``n_missing`` tokens."""
+        row_ms = self.costs.row_ms_of_many
+        return ModelCosts(self.step_ms + max(n_missing - 1, 0) * row_ms, self.step_ms)
 
 
 class AutoPlanning(Planning):
@@ -148,51 +167,68 @@ class AutoPlanning(Planning):
         self,
         planner: AutoPlanner,
         team: DraftingTeam,
-        choice: ModelChoice,
+        group: str,
         target: TokenSequence,
         clock: Callable[[], float],
     ) -> None:
         super().__init__(team)
-        self._planner = planner
-        self._together = team.together
-        self._choice = choice
-        self._plan = ModelPlan()
-        self._target = target
-        self._askings = Askings(clock)
-        for drafting in team.free:
-            if (cost := planner.asking_costs.get(drafting.name)) is not None:
-                self._askings.add(drafting.name, cost, (drafting.name,))
-        if (together := planner.team) is not None:
-            self._askings.add(TEAM, planner.asking_costs[TEAM], together.names)
-        self._can_rest = not team.models and not planner.mtp_share
-        self._trust = {one.name: planner.trust[one.name] for one in team.free}
-        self._backoffs = {name: Backoff(1, _LONGEST_REST) for name in self._trust}
+        self._planner, self._group, self._target, self._clock = planner, group, target, clock
+        self._trust = {name: Evidence(one.rate) for name, one in planner.trust.items()}
+        names = [one.name for one in team.free]
+        if planner.team is not None:
+            names.append(TEAM)
+        self._worth = {name: Worth(planner.asking_costs.get(name, 0.0)) for name in names}
+        if MTP in self._worth:
+            self._worth[MTP].cost = planner.mtp_share
+        self._asked: dict[str, float] = {}  # milliseconds, of those asked in this round
+        self._models: list[_Model] | None = None
+        self._model: _Model | None = None  # that drafted in this round
+        self._shown = next(iter(team.models), None)  # that drafted last
+        self._held: DepthAcceptance | None = None
+        self._ledger, self._pace = Ledger(planner.credits.get(group, 0.0)), Pace()
         self._costs: CostTable | None = None
         self._own_costs: CostTable | None = None  # where others share the passes
         self._beside = Beside()
-        self._n_asked = 0
-        self._mtp = MtpBackoff(planner.mtp_share)
-        self.log = DecisionLog()
-        self._proposed = DraftTree()
-        self._drafted = DraftTree()  # by the model, whatever of it was proposed
+        self._proposed = self._drafted = DraftTree()
         self._decision: Decision | None = None
+        self._asking_ms = self._had_mtp = 0.0
+        self.log = DecisionLog()
 
     @property
     def model(self) -> ModelDrafting | None:
-        return self._choice.drafting
+        return None if self._shown is None else self._shown.drafting
+
+    @property
+    def _mtp_share(self) -> float:
+        """What light heads take of the next pass, in plain steps; 0 where they are not asked."""
+        share, worth = self._planner.mtp_share, self._worth.get(MTP)
+        if worth is None or not worth.is_positive or self._ledger.most < 1 + share:
+            return 0.0
+        return share
 
     @property
     def wants_mtp(self) -> bool:
-        return self._mtp.is_asking
+        return self._mtp_share > 0
 
     @property
     def is_resting(self) -> bool:
-        return self._can_rest and self._askings.are_off
+        if self._costs is None or self.team.models or self._planner.mtp_share:
+            return False
+        return not any(self._is_worth(name) for name in self._worth)
+
+    def _is_worth(self, name: str) -> bool:
+        """Whether asking a drafter saves more than it takes, and may be lost."""
+        worth = self._worth[name]
+        cost = 0.0 if name == MTP else worth.cost
+        return worth.is_positive and 1 + cost <= self._ledger.most
 
     def rested(self, rows: Rows) -> None:
         assert self._costs is not None
-        self._askings.rested()
-        self.log.add(_PLAIN, 0, self._costs.ms(1))
+        step_ms = self._costs.ms(1)
+        self._rest()
+        self._ledger.add(1, 1.0)
+        self._pace.taken(1, rows.ms, self._costs)
+        self.log.add(_PLAIN, 0, step_ms)
         self._count_pass(rows.company, 1, 1, rows.ms)
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
@@ -200,111 +236,267 @@ class AutoPlanning(Planning):
             if self._planner.costs.is_measuring("target"):
                 return DraftTree()
             self._costs = yield from self._planner.costs.of("target", self._target)
-        self._askings.begin()
+        began_s = self._clock()
         costs = self._own_costs = self._beside.costs(self._costs)
-        tree, n_paying, rate = self._ask_free(context, room, costs)
-        self._askings.pause()
+        most_ms = self._ledger.most * costs.ms(1)
+        self._asked, self._model = {}, None
+        tree = self._ask_free(context, room, costs)
+        draft = verified(tree.nodes, self._trust, costs, 0.0, most_ms, room.n_nodes)
+        plan = Levels(0, draft.rate, NOTHING_PAYS)
         if self.team.models:
-            tree, n_paying, rate = yield from self._ask_model(
-                context, room, costs, (tree, n_paying, rate)
-            )
+            plan = yield from self._plan_model(context, room, costs, draft, most_ms)
+        if self._model is not None:
+            tree, draft = yield from self._ask_model(context, room, costs, plan, tree, most_ms)
+        self._had_mtp = self._mtp_share
         self._proposed = tree
-        plain = 1.0 / costs.ms(1)
-        self._decision = Decision(n_paying, self._plan.levels, rate / plain, self._choice.name)
-        return tree.beginning(n_paying)
+        name = "" if self._model is None else self._model.drafting.name
+        gain = draft.rate * costs.ms(1)
+        reason = draft.reason if draft.n_nodes or plan.n else plan.reason
+        self._decision = Decision(draft.n_nodes, plan.n, gain, name, reason)
+        self._asking_ms = 1000 * (self._clock() - began_s)
+        return tree.beginning(draft.n_nodes)
 
     def observe(
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
     ) -> None:
-        self._askings.resume()
-        tree, self._proposed = self._proposed, DraftTree()
-        if self._together is not None:
-            self._askings.observe(TEAM, self._together, context, outcome)
-        path: list[int] = []
-        if self._trust or self.team.models:
-            if self._decision is not None and len(outcome.tree) != self._decision.n_nodes:
-                tree = led_by(outcome.tree, tree)  # not all was fit to be verified
-            path = tree.matching(outcome.emitted)
-            whole = replace(outcome, tree=tree, path=tuple(path))
-            for drafting in self.team.free:
-                self._askings.observe(drafting.name, drafting, context, whole)
-            for model in self.team.models:
-                model.observe(context, whole)
-        if timings is None or self._decision is None or self._own_costs is None:
+        began_s = self._clock()
+        for name, drafting in self._free():
+            if name in self._asked or self._is_worth(name):
+                one_s = self._clock()
+                drafting.observe(context, outcome)
+                if name in self._asked:
+                    self._asked[name] += 1000 * (self._clock() - one_s)
+        for model in self.team.models:
+            model.observe(context, outcome)
+        if timings is not None and self._decision is not None and self._own_costs is not None:
+            self._learn(context, outcome, timings, 1000 * (self._clock() - began_s))
+        self._proposed = self._drafted = DraftTree()
+        self._decision = None
+
+    def end(self) -> None:
+        """The output ended: what it saved or lost is the next requests'."""
+        if self._costs is None:
             return
-        self._learn(tree, outcome, path, timings)
-        if context.mask is None:
-            self._askings.weigh(outcome, self._own_costs, self._can_rest)
+        credits, saved = self._planner.credits, self._ledger.saved
+        kept = credits.get(self._group, 0.0) + (CREDIT_SHARE if saved > 0 else 1.0) * saved
+        credits[self._group] = min(max(kept, 0.0), 100.0)
 
     def explain(self) -> list[str]:
         """Returns what was decided how often, and what it promised and brought."""
         return [] if self._costs is None else self.log.lines(1.0 / self._costs.ms(1))
 
-    def _ask_free(self, context: DraftContext, room: Budget, costs: CostTable) -> _Weighed:
-        """Returns what free drafters propose, most of the time only what may pay for its row.
+    def _free(self) -> list[tuple[str, Any]]:
+        found: list[tuple[str, Any]] = [(one.name, one) for one in self.team.free]
+        if self.team.together is not None:
+            found.append((TEAM, self.team.together))
+        return found
 
-        How far they can be believed is learned from all they propose: where nothing is likely
-        any more, a look now and then shows that something is again.
-        """
-        if not self.team.free:
-            return self._ask_together(context, room, costs, is_whole=bool(self.team.models))
-        self._n_asked += 1
-        is_look = self._n_asked % _LOOK_ROUND == 0
-        least = _LEAST_VALUE if is_look else max(_LEAST_VALUE, costs.row_share)
-        budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=least)
-        found = []
-        for drafting in self.team.free:
-            is_on = self._is_on(drafting.name, context)
-            if not (is_on and self._backoffs[drafting.name].is_over()):
-                continue
-            factor = self._trust[drafting.name].factor
-            own = budget if is_look else Budget(MAX_NODES, budget.depth, least / factor)
-            tree = self._askings.ask(drafting.name, partial(drafting.propose, context, own))
-            if len(tree):
-                found.append(tree.scaled(factor, MAX_PROBABILITY))
-        is_whole = bool(found or self.team.models)
-        together = self._ask_together(context, room, costs, is_whole=is_whole)
-        if not found:
-            return together
-        if len(together[0]):
-            found.insert(0, together[0])
-        tree = found[0] if len(found) == 1 else fuse(found, budget)
-        return weighed_by(costs, tree, 0.0, room.n_nodes)
-
-    def _ask_together(
-        self, context: DraftContext, room: Budget, costs: CostTable, *, is_whole: bool
-    ) -> _Weighed:
-        """Returns what the compiled drafters propose. is_whole: with what does not pay."""
-        together = self._together
-        if together is None or not self._is_on(TEAM, context):
-            return DraftTree(), 0, 1.0 / costs.ms(1)
-        return self._askings.ask(
-            TEAM, lambda: together.propose(context, room, costs.compiled(), is_whole=is_whole)
-        )
-
-    def _is_on(self, name: str, context: DraftContext) -> bool:
-        """Whether to ask a drafter; under a grammar always.
+    def _ask_free(self, context: DraftContext, room: Budget, costs: CostTable) -> DraftTree:
+        """Returns what the free drafters propose that are worth asking; under a grammar all are.
 
         What a grammar leaves no choice about is known in its place alone.
         """
-        return context.mask is not None or self._askings.is_on(name)
+        budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=UNLIKELY)
+        trees = []
+        for name, drafting in self._free():
+            if context.mask is None and not self._is_worth(name):
+                continue
+            began_s = self._clock()
+            tree = drafting.propose(context, budget)
+            self._asked[name] = 1000 * (self._clock() - began_s)
+            if len(tree):
+                trees.append(tree if name == TEAM else by_value(tree))
+        return trees[0] if len(trees) == 1 else fuse(trees, budget) if trees else DraftTree()
+
+    def _plan_model(
+        self, context: DraftContext, room: Budget, costs: CostTable, draft: Draft, most_ms: float
+    ) -> Passes[Levels]:
+        """Returns how deep which model is to draft, which `_model` is then."""
+        if self._models is None:
+            self._models = yield from self._open_models()
+        best = Levels(0, draft.rate, NOTHING_PAYS)
+        for model in self._models:
+            if model.drafting.is_off:
+                continue
+            unread = model.drafting.drafting.unread(context.tokens)
+            plan, held = self._levels(model, unread.n_missing, costs, most_ms, room, best.rate)
+            if unread.n_predicted:
+                plan, held = self._with_predicted(model, unread, costs, most_ms, room, plan)
+            if plan.n and plan.rate > best.rate:
+                best, self._model, self._held = plan, model, held
+            elif not best.n:
+                best = replace(best, reason=plan.reason)
+        return best
+
+    def _levels(
+        self,
+        model: _Model,
+        n_missing: int,
+        costs: CostTable,
+        most_ms: float,
+        room: Budget,
+        rate: float,
+    ) -> tuple[Levels, DepthAcceptance]:
+        n_left, takes = min(room.depth, room.n_nodes), model.takes(n_missing)
+        return levels(model.acceptance, takes, costs, most_ms, n_left, rate), model.acceptance
+
+    def _with_predicted(
+        self,
+        model: _Model,
+        unread: Unread,
+        costs: CostTable,
+        most_ms: float,
+        room: Budget,
+        exact: Levels,
+    ) -> tuple[Levels, DepthAcceptance]:
+        """Returns a plan for a text that was predicted for a model, which may be computed first.
+
+        It is where that is permitted, and saves more over what may be left of the text.
+        """
+        n_left, takes = min(room.depth, room.n_nodes), model.takes(unread.n_missing)
+        known = levels(model.predicted, takes, costs, most_ms, n_left, 1 / costs.ms(1))
+        read_ms = unread.n_predicted * model.costs.row_ms_of_many
+        saved_ms = room.depth * (1 / known.rate - 1 / exact.rate) if exact.n else 0.0
+        if saved_ms > read_ms and read_ms + costs.ms(1) <= most_ms:
+            model.drafting.drafting.read_exactly()
+            return exact, model.acceptance
+        return known, model.predicted
+
+    def _open_models(self) -> Passes[list[_Model]]:
+        assert self._costs is not None
+        names = [one.name for one in self._planner.drafters.models]
+        roles = dict(zip(names, self._planner.roles, strict=True))
+        found = []
+        for drafting in self.team.models:
+            role = roles[drafting.name]
+            passes = drafting.drafting.passes
+            promise = passes.promise
+            if promise is None:
+                own = yield from self._planner.costs.of(role, passes.sequence)
+            else:
+                own = self._costs.scaled(promise.cost)
+            first = PRIOR if promise is None else promise.acceptance
+            known = self._planner.knowledge.setdefault(role, ModelKnowledge(first))
+            drafting.price(own.row_ms_of_many, self._costs.ms(1))
+            of_text = (DepthAcceptance(general=g) for g in (known.acceptance, known.predicted))
+            found.append(_Model(role, drafting, own, known, *of_text))
+        return found
 
     def _ask_model(
-        self, context: DraftContext, room: Budget, costs: CostTable, free: _Weighed
-    ) -> Passes[_Weighed]:
-        """Returns what to propose where a model may draft. free: what the others propose."""
-        assert self._costs is not None
-        tree, _, rate = free
-        plan = yield from self._choice.plan(context, room, costs, rate, self._costs)
-        self._plan, self._drafted = plan, DraftTree()
-        if not plan.levels:
-            return free
-        self._drafted, budget = yield from self._choice.propose(
-            context, room, costs, plan, 2 * MAX_NODES
+        self,
+        context: DraftContext,
+        room: Budget,
+        costs: CostTable,
+        plan: Levels,
+        tree: DraftTree,
+        most_ms: float,
+    ) -> Passes[tuple[DraftTree, Draft]]:
+        """Returns what to propose where a model drafts. tree: what the others propose."""
+        model = self._model
+        assert model is not None
+        self._shown = model.drafting
+        row_ms = (costs.ms(8) - costs.ms(1)) / 7
+        budget = Budget(
+            n_nodes=min(2 * MAX_NODES, room.n_nodes),
+            depth=min(self._deepest(model, costs, plan, most_ms), room.depth),
+            min_value=0.5 * row_ms * plan.rate,
+            min_step_value=min((model.step_ms + row_ms) * plan.rate, 0.95),
+            n_step_nodes=2,
         )
+        began_s = self._clock()
+        self._drafted = yield from model.drafting.propose(context, budget)
+        ms = 1000 * (self._clock() - began_s)
+        cost = model.drafting.drafting.passes.cost
+        cost.takes_in_all(ms)
+        n_usual = 0 < cost.n_fed <= 2
+        if n_steps := cost.n_levels + n_usual:
+            model.knowledge.learn_step(
+                (cost.level_ms + n_usual * cost.feed_ms + cost.other_ms) / n_steps
+            )
         both = len(tree) and len(self._drafted)
-        tree = fuse([self._drafted, tree], budget) if both else self._drafted
-        return weighed_by(costs, tree, self._choice.drafted_ms, room.n_nodes)
+        if both:
+            tree = fuse([self._drafted, tree], budget)
+        elif len(self._drafted):
+            tree = by_value(self._drafted)
+        return tree, verified(tree.nodes, self._trust, costs, ms, most_ms, room.n_nodes)
+
+    def _deepest(self, model: _Model, costs: CostTable, plan: Levels, most_ms: float) -> int:
+        """Returns how many levels are permitted: drafts that look sure go beyond the plan."""
+        spent_ms = model.takes(0).ms(plan.n) + costs.ms(plan.n + 1)
+        further = (most_ms - spent_ms) / (model.step_ms + costs.ms(2) - costs.ms(1))
+        return max(plan.n, min(plan.n + int(max(further, 0.0)), 2 * plan.n, LEVELS))
+
+    def _learn(
+        self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings, ms: float
+    ) -> None:
+        assert self._decision is not None
+        assert self._costs is not None
+        assert self._own_costs is not None
+        costs, n_emitted = self._own_costs, len(outcome.emitted)
+        step_ms = costs.ms(1)
+        verify_ms = self._beside.own_ms(timings.verify_ms, self._costs, step_ms)
+        n_rows = len(outcome.tree) + 1
+        asked_ms = self._asking_ms + ms
+        taken = self._pace.taken(n_rows, verify_ms, costs) + self._had_mtp
+        self._ledger.add(n_emitted, taken + max(asked_ms, 0.0) / step_ms)
+        self.log.add(
+            self._decision,
+            len(outcome.path),
+            (asked_ms + verify_ms) * self._costs.ms(1) / step_ms,
+        )
+        self._learn_trust(outcome)
+        if context.mask is None:
+            self._weigh(outcome, costs, step_ms)
+        for model in self._models or ():
+            if model is self._model and self._held is not None:
+                depth = model.drafting.drafting.passes.cost.depth
+                n_held = len(self._drafted.matching(outcome.emitted))
+                self._held.observe(min(depth, n_emitted), n_held)
+            else:
+                model.acceptance.forget()
+        self._count_pass(timings.company, n_emitted, n_rows, timings.verify_ms)
+
+    def _learn_trust(self, outcome: RoundOutcome) -> None:
+        """Learns how far free drafters can be believed, from all that they proposed."""
+        tree = self._proposed
+        at = ROOT
+        for trust in (*self._trust.values(), *self._planner.trust.values()):
+            trust.forget()
+        for token in outcome.emitted:
+            found = ROOT
+            for child in tree.children(at):
+                node = tree.nodes[child]
+                is_right = node.token == token
+                if (evidence := self._trust.get(node.origin)) is not None:
+                    evidence.observe(node.probability, float(is_right))
+                    self._planner.trust[node.origin].observe(node.probability, float(is_right))
+                found = child if is_right else found
+            if found == ROOT:
+                return
+            at = found
+
+    def _weigh(self, outcome: RoundOutcome, costs: CostTable, step_ms: float) -> None:
+        """Compares what asking each drafter took with what its drafts saved."""
+        nodes = outcome.tree.nodes
+        row = (costs.ms(len(nodes) + 1) / step_ms - 1) / max(len(nodes), 1)
+        saved = dict.fromkeys(self._worth, 0.0)
+        for i, node in enumerate(nodes):
+            name = node.origin if node.origin in saved else TEAM
+            if name in saved:
+                saved[name] += (i in outcome.path) - row
+        for name, worth in self._worth.items():
+            if name == MTP and self._had_mtp:
+                worth.asked(saved[name], self._had_mtp)
+            elif name in self._asked and name != MTP:
+                cost = self._asked[name] / step_ms
+                worth.asked(saved[name], cost)
+                self._planner.asking_costs[name] = worth.cost
+            else:
+                worth.rested()
+
+    def _rest(self) -> None:
+        for worth in self._worth.values():
+            worth.rested()
 
     def _count_pass(self, company: Company, n_emitted: int, n_rows: int, ms: float) -> None:
         """Learns what a pass took and who shared it."""
@@ -312,48 +504,6 @@ class AutoPlanning(Planning):
         self._beside.observe(company, n_emitted)
         if company == ALONE:  # other passes say nothing of what the smallest ones take
             self._costs.observe(n_rows, ms)
-
-    def _learn(
-        self, tree: DraftTree, outcome: RoundOutcome, path: list[int], timings: RoundTimings
-    ) -> None:
-        assert self._decision is not None
-        assert self._costs is not None
-        assert self._own_costs is not None
-        n_emitted, plain_ms = len(outcome.emitted), self._own_costs.ms(1)
-        verify_ms = self._beside.own_ms(timings.verify_ms, self._costs, plain_ms)
-        scale = self._costs.ms(1) / plain_ms  # the log compares with plain decoding alone
-        all_ms = scale * (timings.draft_ms + verify_ms)
-        self.log.add(self._decision, len(outcome.path), all_ms)
-        self._count_pass(timings.company, n_emitted, len(outcome.tree) + 1, timings.verify_ms)
-        if self._trust:
-            self._learn_trust(tree, path)
-        if self._planner.mtp_share:
-            nodes = outcome.tree.nodes
-            n_right = sum(nodes[i].origin == MTP for i in outcome.path)
-            n_drafted = sum(node.origin == MTP for node in nodes)
-            self._mtp.observe(n_right - self._own_costs.row_share * n_drafted, n_emitted)
-        if self.team.models:
-            n_held = len(self._drafted.matching(outcome.emitted))
-            self._choice.learn(self._plan, n_held, n_emitted, plain_ms, verify_ms)
-
-    def _learn_trust(self, tree: DraftTree, path: list[int]) -> None:
-        """Learns how far drafters can be believed that are not in the compiled team."""
-        accepted = set(path)
-        tested = set()
-        for i in (ROOT, *path):
-            for child in tree.children(i):
-                node = tree.nodes[child]
-                if (trust := self._trust.get(node.origin)) is not None:
-                    trust.observe(node.probability / trust.factor, child in accepted)
-                    tested.add(node.origin)
-        right = {tree.nodes[i].origin for i in path}
-        for name, trust in self._trust.items():
-            if name not in tested:
-                trust.forget()
-            elif name in right:
-                self._backoffs[name].reset()
-            else:
-                self._backoffs[name].lost()
 
 
 class Beside:
@@ -385,50 +535,14 @@ class Beside:
         return max(ms - (table.ms(round(self._n_rows) + 1) - plain_ms), plain_ms / 2)
 
 
-def best_part(
-    tree: DraftTree, costs: CostTable, spent_ms: float, n_nodes: int
-) -> tuple[list[int], float]:
-    """Returns the nodes that give most tokens per millisecond, likeliest first, and that rate.
-
-    spent_ms: what the round has cost already.
-    """
+def by_value(tree: DraftTree) -> DraftTree:
+    """Returns ``tree`` with its likeliest nodes first; parents stay before their children."""
     values = tree.values()
-    order = sorted(range(len(tree)), key=lambda i: (-values[i], i))[: min(n_nodes, MAX_NODES)]
-    expected, best_n, best_rate = 1.0, 0, 1.0 / (spent_ms + costs.ms(1))
-    for n, i in enumerate(order, start=1):
-        expected += values[i]
-        rate = expected / (spent_ms + costs.ms(n + 1))
-        if rate > best_rate:
-            best_n, best_rate = n, rate
-    return order[:best_n], best_rate
-
-
-def weighed_by(costs: CostTable, tree: DraftTree, spent_ms: float, n_nodes: int) -> _Weighed:
-    """Returns ``tree`` with its best part first; see `best_part`."""
-    chosen, rate = best_part(tree, costs, spent_ms, n_nodes)
-    return reordered(tree, chosen), len(chosen), rate
-
-
-def led_by(first: DraftTree, tree: DraftTree) -> DraftTree:
-    """Returns the nodes of ``first``, as they are there, and behind them what else ``tree`` has."""
-    result = DraftTree()
-    for part in (first, tree):
-        index_of = {ROOT: ROOT}
-        for i, node in enumerate(part.nodes):
-            parent = index_of[node.parent]
-            index_of[i] = result.add(node.token, parent, node.probability, node.origin)
-    return result
-
-
-def reordered(tree: DraftTree, first: Sequence[int]) -> DraftTree:
-    """Returns ``tree`` with the ``first`` nodes, closed under parents, before all others."""
-    chosen = sorted(first)
-    if chosen == list(range(len(chosen))):
+    order = sorted(range(len(tree)), key=lambda i: (-values[i], i))
+    if order == list(range(len(tree))) or tree.kind is not SiblingKind.DETERMINISTIC:
         return tree
-    rest = sorted(set(range(len(tree))) - set(chosen))
     result, index_of = DraftTree(), {ROOT: ROOT}
-    for i in (*chosen, *rest):
+    for i in order:
         node = tree.nodes[i]
-        parent = index_of[node.parent]
-        index_of[i] = result.add(node.token, parent, node.probability, node.origin)
+        index_of[i] = result.add(node.token, index_of[node.parent], node.probability, node.origin)
     return result

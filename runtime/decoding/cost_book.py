@@ -28,6 +28,13 @@ class CostBook:
         """Says whether a request measures what passes of ``role`` cost; others need not."""
         return role in self._measured
 
+    def known(self, role: str) -> CostTable | None:
+        """Returns the costs of passes of ``role`` if a run has measured them."""
+        if role in self._tables:
+            return self._tables[role]
+        path = self._path(role)
+        return CostTable.load(path, self._identity) if path else None
+
     def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
         """Returns the costs of passes of ``sequence``'s model; the first few runs measure them."""
         if role not in self._tables:

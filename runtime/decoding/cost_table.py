@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from edgedec.kernels.drafting import PassCosts
 from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -44,17 +43,9 @@ class CostTable:
     _shares: dict[int, list[tuple[int, float]]] = field(
         default_factory=dict, init=False, compare=False
     )
-    _compiled: PassCosts | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
         self._sizes = sorted(self.row_ms)
-
-    def compiled(self) -> PassCosts:
-        """Returns the costs for compiled code, which interpolates as `ms` does."""
-        if self._compiled is None:
-            sizes = self._sizes
-            self._compiled = PassCosts(sizes, [self.row_ms[size] for size in sizes])
-        return self._compiled
 
     def ms(self, n_rows: int) -> float:
         """Returns the expected milliseconds of a pass over ``n_rows`` rows."""
@@ -80,14 +71,6 @@ class CostTable:
         return self.ms(ROWS[-1]) / ROWS[-1]
 
     @property
-    def row_share(self) -> float:
-        """What each of two further rows adds to a pass over one, as a share of that pass.
-
-        A draft whose chance is less than that never pays, but perhaps as the only one.
-        """
-        return (self.ms(3) - self.ms(1)) / 2 / self.ms(1)
-
-    @property
     def is_settled(self) -> bool:
         """Whether enough runs measured."""
         return self.n_measurements >= _N_MEASUREMENTS
@@ -102,7 +85,6 @@ class CostTable:
         """
         least, expected = self._sizes[0], self.ms(n_rows)
         self._known_ms.clear()
-        self._compiled = None
         late_ms = _bounded(ms - expected, (_MOST_CHANGE - 1) * expected)
         shared_ms = _bounded(late_ms, (_MOST_CHANGE - 1) * self.row_ms[least])
         for size in self._sizes:

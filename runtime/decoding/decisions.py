@@ -11,20 +11,22 @@ class Decision:
 
     n_nodes: drafted tokens to verify; 0 is plain decoding. n_levels: passes of the draft model
     planned. gain: expected tokens per millisecond over those of plain decoding. model: name of the
-    drafter with a model that was asked, if one was.
+    drafter with a model that was asked, if one was. reason: why no more.
     """
 
     n_nodes: int
     n_levels: int
     gain: float
-    model: str = "draft"
+    model: str = ""
+    reason: str = ""
 
     @property
     def kind(self) -> str:
-        """What the plan is called."""
+        """What the plan is called, and why it is no larger."""
+        name = "free drafts" if self.n_nodes else "off"
         if self.n_levels:
-            return "draft model" if self.model == "draft" else self.model
-        return "free drafts" if self.n_nodes else "off"
+            name = "draft model" if self.model == "draft" else self.model
+        return f"{name} ({self.reason})" if self.reason else name
 
 
 @dataclass

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.drafting.compiled import TeamDrafting
 from edgedec.runtime.drafting.draft_cost import EarlyCounts
 from edgedec.runtime.drafting.draft_tree import DraftTree
@@ -84,6 +85,10 @@ class Planning(ABC):
 
         Called for the first token, too, which prefill gave: ``timings`` is None, the tree empty.
         """
+
+    def end(self) -> None:
+        """Learns that the output ended."""
+        return
 
     @abstractmethod
     def explain(self) -> list[str]:
@@ -205,7 +210,10 @@ class FixedPlanner:
         budget: Budget,
         name: str = "",
         model: ModelDrafter | None = None,
+        costs: CostBook | None = None,
     ) -> None:
+        """costs: say in the end what plain decoding would have taken, if they are known."""
+        self._costs = costs
         self._drafters = Drafters(free, () if model is None else (model,))
         self._budget = budget
         self.name = name or "+".join(drafter.name for drafter in self._drafters.all)
@@ -222,7 +230,8 @@ class FixedPlanner:
         clock: Callable[[], float] = time.perf_counter,
     ) -> FixedPlanning:
         """Returns the part of a new output's request."""
-        return FixedPlanning(self._drafters.begin(prompt), self._budget, self.name)
+        team = self._drafters.begin(prompt)
+        return FixedPlanning(team, self._budget, self.name, self._costs)
 
     def close(self) -> None:
         self._drafters.close()
@@ -231,10 +240,14 @@ class FixedPlanner:
 class FixedPlanning(Planning):
     """A fixed budget for one output."""
 
-    def __init__(self, team: DraftingTeam, budget: Budget, name: str) -> None:
+    def __init__(
+        self, team: DraftingTeam, budget: Budget, name: str, costs: CostBook | None = None
+    ) -> None:
         super().__init__(team)
         self._budget = budget
         self._name = name
+        self._costs = costs
+        self._n_emitted, self._ms = 0, 0.0
 
     @property
     def model(self) -> ModelDrafting | None:
@@ -257,10 +270,21 @@ class FixedPlanning(Planning):
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
     ) -> None:
         self.team.observe(context, outcome)
+        if timings is not None:
+            self._n_emitted += len(outcome.emitted)
+            self._ms += timings.draft_ms + timings.verify_ms
 
     def explain(self) -> list[str]:
         budget = self._budget
-        return [
+        lines = [
             f"{self._name}: at most {budget.n_nodes} drafted tokens every round, {budget.depth} "
             "deep"
         ]
+        table = None if self._costs is None else self._costs.known("target")
+        if table is not None and self._ms > 0:
+            own, plain = 1000 * self._n_emitted / self._ms, 1000 / table.ms(1)
+            which = "faster" if own > plain else "slower"
+            lines.append(
+                f"{self._name}: {own:.1f} tokens/s, where plain decoding gives {plain:.1f}: {which}"
+            )
+        return lines

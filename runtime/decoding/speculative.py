@@ -122,6 +122,7 @@ class SpeculativeDecoding(Decoding):
         state, team = self._state, self._planning.team
         state.sequence.rewind(min(state.sequence.n_tokens, len(state.tokens)))
         team.end(state.plain_tokens)
+        self._planning.end()
         state.stats.failed_drafters.update(self._method.failures)
         state.stats.n_early = sum(early.n_drafted for early in team.early)
         state.stats.n_early_used = sum(early.n_used for early in team.early)

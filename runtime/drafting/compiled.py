@@ -13,6 +13,9 @@ from edgedec.kernels import drafting
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 
+_FREE = drafting.PassCosts([1], [1.0])
+"""What rows cost where all that is likely enough is asked for."""
+
 
 class CompiledDrafter:
     """A `Drafter` whose work is done by compiled code. ``len``: entries that it keeps."""
@@ -47,12 +50,22 @@ class _Request:
         stats, tree = outcome.stats, outcome.tree
         rows = drafting.Rows(stats.top_ids, stats.top_logits, stats.log_sum_exp)
         verified: drafting.Verified | int = len(tree)
-        if tree is not self._tree and len(tree):
+        is_known = self._tree is not None and tree.nodes == self._tree.nodes[: len(tree)]
+        if not is_known and len(tree):
             parents = [node.parent for node in tree.nodes]
             verified = drafting.Verified([node.token for node in tree.nodes], parents)
         self._tree = None
         n_accepted = len(outcome.path)
         self._rounds.observe(context.tokens, outcome.emitted, n_accepted, verified, rows)
+
+    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        """Returns the likeliest nodes within ``budget``, likeliest first."""
+        n_nodes, depth, least = budget.n_nodes, budget.depth, budget.min_value
+        if len(self._names) == 1:
+            return self._kept(
+                self._rounds.propose_alone(context.tokens, n_nodes, depth, least).nodes
+            )
+        return self._kept(self._rounds.propose(context.tokens, n_nodes, depth, _FREE).nodes)
 
     def end(self, tokens: Sequence[int]) -> None:
         self._rounds.end(tokens)
@@ -67,21 +80,13 @@ class _Request:
 class CompiledDrafting(_Request):
     """A `Drafting` of one compiled drafter."""
 
-    def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
-        n_nodes, depth = budget.n_nodes, budget.depth
-        found = self._rounds.propose_alone(context.tokens, n_nodes, depth, budget.min_value)
-        return self._kept(found.nodes)
-
     def longest_match(self) -> int:
         """Returns the length of the longest suffix that occurs earlier in the text followed."""
         return self._rounds.longest_match()
 
 
 class CompiledTeam:
-    """Compiled drafters that propose together, and how far each is believed, which requests share.
-
-    It weighs drafts as `AutoPlanner` does those of other drafters, but asks all of them every time.
-    """
+    """Compiled drafters that propose together: one call asks all, and joins their trees."""
 
     def __init__(self, drafters: Sequence[CompiledDrafter]) -> None:
         drafters = sorted(drafters, key=lambda drafter: drafter.name)  # which decides among equals
@@ -99,14 +104,3 @@ class CompiledTeam:
 
 class TeamDrafting(_Request):
     """A team's part in one request."""
-
-    def propose(
-        self, context: DraftContext, room: Budget, costs: drafting.PassCosts, *, is_whole: bool
-    ) -> tuple[DraftTree, int, float]:
-        """Returns drafts, how many of the first pay for rows, and tokens per millisecond then.
-
-        is_whole: return the others, too.
-        """
-        found = self._rounds.propose(context.tokens, room.n_nodes, room.depth, costs)
-        nodes = found.nodes if is_whole else found.nodes[: found.n_paying]
-        return self._kept(nodes), found.n_paying, found.rate

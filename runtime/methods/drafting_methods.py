@@ -77,7 +77,7 @@ class DraftingMethods:
             return Speculative(planner, verifier, why_not, MTP in free)
         model = next(iter(with_model.values()), None)
         budget = _FIXED if model is None else _FIXED_MODEL
-        planner = FixedPlanner(drafters, budget, name, model)
+        planner = FixedPlanner(drafters, budget, name, model, self._costs)
         return Speculative(planner, verifier, why_not, MTP in free)
 
     def _role_of(self, name: str) -> str:

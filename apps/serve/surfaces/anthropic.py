@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
@@ -29,13 +30,9 @@ from edgedec.apps.serve.surfaces import openai
 from edgedec.apps.serve.surfaces.fields import (
     Body,
     Knobs,
-    Sampling,
-    Text,
-    Whole,
-    call_arguments,
     checked_stops,
     read_body,
-    tool_part_text,
+    stated,
 )
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
 
@@ -50,26 +47,25 @@ class Block(Body):
 
     type: str
     text: str | None = None
-    id: Text = ""
-    name: Text = ""
-    input: Any = None
-    tool_use_id: Text = ""
-    content: Any = None
-    source: Any = None
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] | None = None
+    tool_use_id: str = ""
+    content: str | list[Block] | None = None
 
 
 class MessageIn(Body):
     """A message of the conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block] | None
+    content: str | list[Block]
 
 
 class ToolIn(Body):
     """A tool; those that have no schema of their own are left out."""
 
-    name: Text = ""
-    description: Text = ""
+    name: str = ""
+    description: str = ""
     input_schema: dict[str, Any] | None = None
 
 
@@ -77,7 +73,7 @@ class ChoiceIn(Body):
     """Which tool is to be called."""
 
     type: str
-    name: Text = ""
+    name: str = ""
     disable_parallel_tool_use: bool | None = None
 
 
@@ -94,13 +90,13 @@ class CountBody(Knobs):
 class MessagesBody(CountBody):
     """The body of a request."""
 
-    max_tokens: Whole = Field(ge=1)
+    max_tokens: int = Field(ge=1)
     stream: bool | None = None
     stop_sequences: list[str] | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: Whole | None = None
-    seed: Whole | None = None
+    top_k: int | None = None
+    seed: int | None = None
 
 
 def read(data: bytes, reply: Reply) -> Asked:
@@ -111,10 +107,11 @@ def read(data: bytes, reply: Reply) -> Asked:
     """
     body = read_body(MessagesBody, data)
     settings = {**body.knob_settings(), "max_new_tokens": body.max_tokens}
-    sampled = Sampling(
-        temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=body.seed
-    )
-    settings.update(sampled.settings())
+    sampling = stated(body, {name: name for name in ("temperature", "top_p", "top_k")})
+    if sampling:
+        settings["sampling"] = sampling
+    if body.seed is not None:
+        settings["seed"] = body.seed % 2**63
     if body.stop_sequences:
         settings["stop"] = checked_stops(body.stop_sequences)
     request = CoreRequest(body.model, [_prompt(body)], settings)
@@ -154,10 +151,10 @@ def _system(system: str | list[Block] | None) -> str:
 
 def _messages(message: MessageIn) -> list[dict[str, Any]]:
     """Returns a message in OpenAI's form: results of tools are messages of their own there."""
-    if isinstance(message.content, str | None):
-        return [{"role": message.role, "content": message.content or ""}]
+    if isinstance(message.content, str):
+        return [{"role": message.role, "content": message.content}]
     results = [
-        {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block.content)}
+        {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content or "")}
         for block in message.content
         if block.type == "tool_result"
     ]
@@ -165,55 +162,25 @@ def _messages(message: MessageIn) -> list[dict[str, Any]]:
         {
             "id": block.id,
             "type": "function",
-            "function": {"name": block.name, "arguments": call_arguments(block.input)},
+            "function": {"name": block.name, "arguments": block.input or {}},
         }
         for block in message.content
         if block.type == "tool_use"
     ]
     said = [block for block in message.content if block.type not in ("tool_use", "tool_result")]
-    is_earlier = message.role == "assistant"
-    said = [
-        block
-        for block in said
-        if not (_is_left_out(block) or (is_earlier and not _has_text(block)))
-    ]
-    text = _text(said)
+    text = _text([block for block in said if not block.type.endswith("thinking")])
     if not (text or calls) and results:
         return results
     own: dict[str, Any] = {"role": message.role, "content": text}
     return [*results, {**own, "tool_calls": calls} if calls else own]
 
 
-def _is_left_out(block: Block) -> bool:
-    """Whether a block says nothing to this model: thoughts, and what servers' own tools did."""
-    return block.type.endswith(("thinking", "_tool_use", "_tool_result"))
-
-
-def _has_text(block: Block) -> bool:
-    return block.text is not None or block.type == "text" or _document(block) is not None
-
-
-def _document(block: Block) -> str | None:
-    """Returns the text of a document that has one."""
-    if block.type == "search_result":
-        return _result(block.content)
-    data = block.source.get("data") if isinstance(block.source, dict) else None
-    is_text = block.type == "document" and isinstance(data, str)
-    return data if is_text and block.source.get("type") == "text" else None
-
-
-def _result(content: Any) -> str:
-    """Returns what a tool of the client gave, as text."""
-    if isinstance(content, str) or content is None:
-        return content or ""
-    parts = content if isinstance(content, list) else [content]
-    return "".join(map(tool_part_text, parts))
-
-
-def _text(blocks: list[Block]) -> str:
-    if odd := [block.type for block in blocks if not _has_text(block)]:
+def _text(content: str | list[Block]) -> str:
+    if isinstance(content, str):
+        return content
+    if odd := [block.type for block in content if block.text is None]:
         raise invalid(f"a block of type {odd[0][:40]!r} has no text; this model reads text alone")
-    return "".join(block.text or _document(block) or "" for block in blocks)
+    return "".join(block.text or "" for block in content)
 
 
 def error(problem: ServeError) -> Document:
@@ -255,7 +222,7 @@ def whole(reply: Reply, model: str, answer: Answer) -> Document:
     if choice.text or not choice.calls:
         content.append({"type": "text", "text": choice.text})
     for call in choice.calls:
-        content.append({**_tool_use(call.id, call.name), "input": call_arguments(call.arguments)})
+        content.append({**_tool_use(call.id, call.name), "input": _arguments(call.arguments)})
     return {
         **_head(reply, model),
         "content": content,
@@ -263,6 +230,13 @@ def whole(reply: Reply, model: str, answer: Answer) -> Document:
         "stop_sequence": None,
         "usage": _usage(answer.counts[0]),
     }
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text or "{}")
+    except ValueError:  # cut off by the limit of tokens
+        return {}
 
 
 def _tool_use(call_id: str, name: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
@@ -27,7 +27,6 @@ from edgedec.apps.serve.surfaces.fields import (
     Body,
     Sampling,
     TextPrompts,
-    Whole,
     read_body,
     text_prompts,
 )
@@ -44,14 +43,11 @@ class ExtraFile(Body):
 class Common(Sampling):
     """What both kinds of requests have."""
 
-    random_seeds: ClassVar[tuple[int, ...]] = (-1, 2**32 - 1)
-    drops_empty_stops: ClassVar[bool] = True
-
     model: str = ""
     stream: bool | None = None
-    n_predict: Whole | None = None
-    n_cmpl: Whole | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    n_probs: Whole | None = Field(default=None, ge=0, le=20)
+    n_predict: int | None = None
+    n_cmpl: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    n_probs: int | None = Field(default=None, ge=0, le=20)
     json_schema: dict[str, Any] | None = None
     ignore_eos: bool | None = None
     response_fields: list[str] | None = None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
+
+from pydantic import Field
 
 from edgedec.apps.serve.core import (
     Answer,
@@ -26,15 +29,7 @@ from edgedec.apps.serve.core import (
     invalid,
 )
 from edgedec.apps.serve.shelf import Offer
-from edgedec.apps.serve.surfaces.fields import (
-    Body,
-    Role,
-    Sampling,
-    Text,
-    Whole,
-    call_arguments,
-    read_body,
-)
+from edgedec.apps.serve.surfaces.fields import Body, Role, Sampling, read_body
 from edgedec.apps.serve.surfaces.openai_chat import AnyTool
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface, json_bytes
 
@@ -49,9 +44,7 @@ _DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|)")
 class Options(Sampling):
     """What Ollama keeps apart from a request's other fields."""
 
-    drops_empty_stops: ClassVar[bool] = True
-
-    num_predict: Whole | None = None
+    num_predict: int | None = None
 
 
 class Common(Body):
@@ -85,8 +78,8 @@ class Common(Body):
 class CalledFunction(Body):
     """A function that an earlier answer called."""
 
-    name: Text = ""
-    arguments: Any = None
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
 
 
 class EarlierCall(Body):
@@ -99,10 +92,9 @@ class ChatMessage(Body):
     """A message of the conversation."""
 
     role: Role
-    content: Text = ""
+    content: str = ""
     tool_calls: list[EarlierCall] | None = None
     tool_name: str | None = None
-    images: list[Any] | None = None
 
 
 class ChatBody(Common):
@@ -145,19 +137,10 @@ def read_chat(data: bytes, reply: Reply) -> Asked:
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
-    if message.images:
-        raise invalid("a message has images; this model reads text alone", param="images")
-    role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
-    found: dict[str, Any] = {"role": role, "content": message.content}
+    found: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         found["tool_calls"] = [
-            {
-                "type": "function",
-                "function": {
-                    "name": call.function.name,
-                    "arguments": call_arguments(call.function.arguments),
-                },
-            }
+            {"type": "function", "function": call.function.model_dump()}
             for call in message.tool_calls
         ]
     if message.tool_name is not None:
@@ -206,7 +189,7 @@ def _chat_part(choice: Choice) -> dict[str, Any]:
         message["thinking"] = choice.reasoning
     if choice.calls:
         message["tool_calls"] = [
-            {"function": {"name": call.name, "arguments": call_arguments(call.arguments)}}
+            {"function": {"name": call.name, "arguments": _arguments(call.arguments)}}
             for call in choice.calls
         ]
     return {"message": message}
@@ -215,6 +198,13 @@ def _chat_part(choice: Choice) -> dict[str, Any]:
 def _text_part(choice: Choice) -> dict[str, Any]:
     found = {"response": choice.text}
     return {**found, "thinking": choice.reasoning} if choice.reasoning else found
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text or "{}")
+    except ValueError:  # cut off by the limit of tokens
+        return {}
 
 
 def _whole(head: Document, part: Part, answer: Answer) -> Document:

@@ -24,8 +24,6 @@ from edgedec.apps.serve.surfaces.fields import (
     MAX_CHOICES,
     Sampling,
     TextPrompts,
-    Whole,
-    length_settings,
     read_body,
     text_prompts,
 )
@@ -42,9 +40,9 @@ class CompletionBody(Sampling):
     echo: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Whole | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    max_tokens: Whole | None = Field(default=None, ge=-1)
-    logprobs: Whole | None = Field(default=None, ge=0, le=20)
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    max_tokens: int | None = Field(default=None, ge=0)
+    logprobs: int | None = Field(default=None, ge=0, le=20)
     origins: bool | None = None
 
 
@@ -58,7 +56,7 @@ def read(data: bytes, reply: Reply) -> Asked:
     n_most = 16 if body.max_tokens is None else body.max_tokens
     if n_most == 0 and not body.echo:
         raise invalid("max_tokens is 0, expected at least 1, or echo", param="max_tokens")
-    settings = {**length_settings("max_tokens", n_most or 1), **body.settings()}
+    settings = {"max_new_tokens": max(1, n_most), **body.settings()}
     if body.logprobs is not None:
         settings["logprobs"] = body.logprobs
     request = CoreRequest(

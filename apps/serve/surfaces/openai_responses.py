@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -26,16 +25,7 @@ from edgedec.apps.serve.core import (
     invalid,
 )
 from edgedec.apps.serve.surfaces import openai
-from edgedec.apps.serve.surfaces.fields import (
-    Body,
-    Role,
-    Sampling,
-    Text,
-    Whole,
-    length_settings,
-    read_body,
-    tool_part_text,
-)
+from edgedec.apps.serve.surfaces.fields import Body, Role, Sampling, read_body
 from edgedec.apps.serve.surfaces.openai_chat import (
     ChatMessage,
     Function,
@@ -51,15 +41,13 @@ from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
 class Item(Body):
     """An item of the input: a message, a call that was made, or what it gave."""
 
-    type: Text = "message"
-    id: Text = ""
+    type: str = "message"
     role: Role | None = None
     content: str | list[Part] | None = None
-    call_id: Text = ""
-    name: Text = ""
-    arguments: Any = ""
-    input: Any = ""
-    output: Any = None
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+    output: str | list[Part] | None = None
 
 
 class ResponseTool(Body):
@@ -78,7 +66,7 @@ class NamedTool(Body):
     name: str = ""
 
 
-class TextOptions(Body):
+class Text(Body):
     """What the text has to look like."""
 
     format: ResponseFormat | None = None
@@ -91,8 +79,8 @@ class ResponsesBody(Sampling):
     input: str | list[Item]
     instructions: str | None = None
     stream: bool | None = None
-    max_output_tokens: Whole | None = Field(default=None, ge=-1)
-    text: TextOptions | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    text: Text | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: str | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -110,7 +98,8 @@ def read(data: bytes, reply: Reply) -> Asked:
         message = "responses are not stored here: send the whole conversation as input"
         raise invalid(message, param="previous_response_id")
     settings = body.settings()
-    settings.update(length_settings("max_output_tokens", body.max_output_tokens))
+    if body.max_output_tokens is not None:
+        settings["max_new_tokens"] = body.max_output_tokens
     if body.text is not None and body.text.format is not None:
         settings.update(format_settings(body.text.format))
     request = CoreRequest(body.model, [_prompt(body)], settings)
@@ -139,29 +128,18 @@ def _prompt(body: ResponsesBody) -> ChatPrompt:
 
 def _message(item: Item) -> dict[str, Any] | None:
     """Returns an item as a message; None for thoughts and items of tools that nobody knows."""
-    if item.type in ("message", ""):
+    if item.type == "message":
         if item.role is None:
             raise invalid("input has a message without a role", param="input")
         return chat_message(ChatMessage(role=item.role, content=item.content))
-    if item.type in ("function_call", "custom_tool_call"):
-        is_custom = item.type == "custom_tool_call"
-        arguments = {"input": item.input} if is_custom else item.arguments
-        function = Function(name=item.name, arguments=arguments)
+    if item.type == "function_call":
+        function = Function(name=item.name, arguments=item.arguments)
         call = ToolCall(id=item.call_id, function=function)
         return chat_message(ChatMessage(role="assistant", tool_calls=[call]))
-    if item.type in ("function_call_output", "custom_tool_call_output"):
-        content = _output_text(item.output)
-        return {"role": "tool", "content": content, "tool_call_id": item.call_id}
+    if item.type == "function_call_output":
+        message = ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id)
+        return chat_message(message)
     return None
-
-
-def _output_text(output: Any) -> str:
-    """Returns what a tool of the client gave: text, parts, of which pictures are named, or JSON."""
-    if isinstance(output, str) or output is None:
-        return output or ""
-    if not isinstance(output, list):
-        return json.dumps(output, ensure_ascii=False)
-    return "".join(tool_part_text(part) for part in output)
 
 
 def whole(head: Document, answer: Answer) -> Document:

@@ -32,11 +32,6 @@ def test_sizes_below_the_least_cost_as_much_as_that() -> None:
     assert [table.ms(m) for m in (1, 2, 3, 6, 7)] == pytest.approx([10.0, 10.0, 11.0, 14.0, 17.0])
 
 
-def test_the_first_further_rows_are_shares_of_a_pass_over_one() -> None:
-    assert CostTable(dict(FLAT)).row_share == pytest.approx((10.75 - 10.0) / 2 / 10.0)
-    assert CostTable({1: 10.0}).row_share == 0.0
-
-
 def test_a_disturbed_pass_moves_the_table_little() -> None:
     table = CostTable(dict(FLAT))
     table.observe(1, 10_000.0)
@@ -228,7 +223,6 @@ def test_a_text_among_others_pays_for_what_its_rows_add_to_the_pass() -> None:
     plain_ms = CostTable(dict(FLAT)).ms(5)
     assert own.ms(1) == pytest.approx(plain_ms / 4)  # as much as each of the others
     assert own.ms(4) - own.ms(1) == pytest.approx(CostTable(dict(FLAT)).ms(8) - plain_ms)
-    assert own.row_share > 4 * CostTable(dict(FLAT)).row_share
 
 
 @pytest.mark.parametrize("n_others", [1, 3, 7])

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from edgedec.kernels import drafting as door
-from edgedec.runtime.decoding.auto_planner import MAX_NODES
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.drafting.compiled import CompiledDrafter, CompiledTeam
+from edgedec.runtime.drafting.compiled import CompiledDrafter
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, Drafter, DraftPrompt, RoundOutcome
 from edgedec.runtime.drafting.drafters.lookup import PromptLookup
@@ -25,7 +24,6 @@ from edgedec.runtime.sequences.row_stats import RowStats
 
 from .drafters.rounds import context_of, outcome_of
 from .reference import lookup, recycling, trigram
-from .reference.rounds import Team
 
 README = Path(__file__).parents[3] / "README.md"
 TABLES = [
@@ -142,57 +140,6 @@ def test_one_drafter_proposes_what_it_proposes_in_python(name: str, seed: int) -
         check_known(compiled, reference)
 
 
-@pytest.mark.parametrize("names", [*itertools.combinations(PAIRS, 2), tuple(PAIRS)], ids="+".join)
-@pytest.mark.parametrize("seed", range(4))
-def test_a_team_weighs_as_it_does_in_python(names: tuple[str, ...], seed: int) -> None:
-    """Several requests at a time, which share what is learned."""
-    chance = Chance(seed, 6 + 50 * (seed % 2))
-    drafters = [PAIRS[name]() for name in names]
-    teams = CompiledTeam([one for one, _ in drafters]), Team([one for _, one in drafters])
-    n_paying = 0
-    for _ in range(6):
-        texts = [chance.text() for _ in range(3)]
-        talks = [[team.begin(DraftPrompt(list(text))) for team in teams] for text in texts]
-        for _ in range(60):
-            at = chance._random.randrange(3)
-            text, (compiled, reference) = texts[at], talks[at]
-            context, costs = context_of(text), chance.costs()
-            room = Budget(chance._random.choice([3, 100]), chance._random.choice([1, 6, 100]))
-            tree, n, rate = compiled.propose(context, room, costs.compiled(), is_whole=True)
-            assert (tree.nodes, n, rate) == _listed(reference.propose(context, room, costs))
-            n_paying += n
-            outcome = chance.outcome(chance.verified(tree.beginning(n)), text)
-            compiled.observe(context, outcome)
-            reference.observe(context, outcome)
-            texts[at] = [*text, *outcome.emitted]
-        for text, (compiled, reference) in zip(texts, talks, strict=True):
-            compiled.end(text)
-            reference.end(text)
-        for one, other in drafters:
-            check_known(one, other)
-    assert n_paying > 100, "next to nothing paid, so little was tested"
-
-
-def _listed(proposal: tuple[DraftTree, int, float]) -> tuple[list[Any], int, float]:
-    tree, n, rate = proposal
-    return tree.nodes, n, rate
-
-
-def test_the_part_that_pays_is_the_beginning_of_the_whole() -> None:
-    text = [1, 2, 3, 4, 5, 9, 1, 2, 3]
-    costs, room = CostTable(dict(TABLES[0])).compiled(), Budget(100, 100)
-    trees = []
-    for is_whole in (True, False):
-        team = CompiledTeam([PromptLookup(), Trigrams()])
-        trees.append(
-            team.begin(DraftPrompt(text)).propose(context_of(text), room, costs, is_whole=is_whole)
-        )
-    (whole, n, rate), (part, m, other) = trees
-    assert 0 < n < len(whole) <= MAX_NODES
-    assert (n, rate) == (m, other)
-    assert part.nodes == whole.nodes[:n]
-
-
 def test_long_texts_of_one_token_and_of_many() -> None:
     for text in ([7] * 3000, list(range(3000)) * 2):
         one, other = PAIRS["lookup"]()
@@ -236,16 +183,13 @@ def test_odd_tokens_numbers_and_texts_are_taken(name: str) -> None:
         one.end(text[:2])
 
 
-def test_what_is_no_prompt_and_what_are_no_costs() -> None:
+def test_what_is_no_prompt() -> None:
     drafter: Drafter
     for drafter in (PromptLookup(), TokenRecycling(), Trigrams()):
         with pytest.raises(ValueError, match="prompt without tokens"):
             drafter.begin(DraftPrompt([]))
         with pytest.raises(OverflowError):
             drafter.begin(DraftPrompt([2**63]))
-    for rows, ms in (([], []), ([1, 2], [1.0])):
-        with pytest.raises(ValueError, match="got costs of"):
-            door.PassCosts(rows, ms)
     with pytest.raises(RuntimeError, match="no drafter oracle"):
         door.Drafter("oracle")
 

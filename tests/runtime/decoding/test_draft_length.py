@@ -1,0 +1,166 @@
+"""What may be lost, whatever drafters do; and what is chosen of what may be."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.decoding.draft_length import (
+    IS_LIMIT,
+    LOOK,
+    MAX_NODES,
+    MOST_CREDIT,
+    OVERDRAFT,
+    PURSE,
+    STAKE,
+    DepthAcceptance,
+    Evidence,
+    Ledger,
+    ModelCosts,
+    Pace,
+    Worth,
+    levels,
+    verified,
+)
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftNode
+
+STEEP = CostTable({1: 10.0, 2: 12.0, 4: 18.0, 8: 33.0, 16: 66.0})
+
+
+def chain(n: int, probability: float, origin: str = "x") -> list[DraftNode]:
+    return [DraftNode(i, i - 1 if i else ROOT, i + 1, probability, origin) for i in range(n)]
+
+
+Adversary = Callable[[int, random.Random], bool]
+"""From the round to whether all drafts are right."""
+
+ADVERSARIES: dict[str, Adversary] = {
+    "always wrong": lambda at, rng: False,
+    "right until trusted": lambda at, rng: at < 6,
+    "right by turns": lambda at, rng: at % 7 < 3,
+    "right at random": lambda at, rng: rng.random() < 0.3,
+}
+
+
+@pytest.mark.parametrize("credit", [0.0, 50.0])
+@pytest.mark.parametrize("n_tokens", [1, 10, 24, 96, 700])
+@pytest.mark.parametrize("name", ADVERSARIES)
+@pytest.mark.parametrize("costs_double", [False, True])
+def test_no_text_loses_more_than_may_be_lost(
+    name: str, n_tokens: int, credit: float, costs_double: bool
+) -> None:
+    """Drafters claim nearly everything; the rule believes all of it, and only the ledger holds."""
+    rng, ledger, pace = random.Random(1), Ledger(credit), Pace()
+    taken = emitted = 0.0
+    at, late = 0, 1.0
+    while emitted < n_tokens:
+        scale = 2.0 if costs_double and emitted > n_tokens / 2 else 1.0
+        draft = verified(chain(15, 0.95), {}, STEEP, 0.0, 10 * ledger.most, 15)
+        n_held = draft.n_nodes if ADVERSARIES[name](at, rng) else 0
+        ms = scale * STEEP.ms(draft.n_nodes + 1)
+        ledger.add(1 + n_held, pace.taken(draft.n_nodes + 1, ms, STEEP))
+        taken += ms / (10 * scale)
+        emitted += 1 + n_held
+        at += 1
+        late = max(late, taken - emitted)
+    allowed = STAKE + (OVERDRAFT + (MOST_CREDIT if credit else 0.0)) * emitted
+    assert taken - emitted <= allowed + 1e-9
+
+
+def test_what_was_saved_in_a_request_may_be_lost_in_it() -> None:
+    ledger = Ledger()
+    ledger.add(8, 2.0)
+    assert ledger.saved == 6.0
+    assert ledger.most == pytest.approx((1 + OVERDRAFT) * 9 + STAKE - 2.0)
+
+
+def test_plain_decoding_is_always_permitted() -> None:
+    ledger = Ledger()
+    for _ in range(1000):
+        ledger.add(1, min(ledger.most, 3.0))
+        assert ledger.most >= 1.0
+
+
+@pytest.mark.parametrize("ms", [0.0, -1.0, math.inf, math.nan])
+def test_times_that_make_no_sense_count_as_expected(ms: float) -> None:
+    assert Pace().taken(4, ms, STEEP) == pytest.approx(1.8)
+    zero = CostTable({1: 10.0, 4: 10.0})
+    assert Pace().taken(4, ms, zero) == 1.0
+
+
+def test_what_slows_every_pass_down_is_no_loss() -> None:
+    pace = Pace()
+    for _ in range(30):
+        pace.taken(1, 20.0, STEEP)
+        taken = pace.taken(4, 36.0, STEEP)
+    assert taken == pytest.approx(1.8, rel=0.01)
+    for _ in range(30):
+        pace.taken(1, 20.0, STEEP)
+        taken = pace.taken(4, 54.0, STEEP)
+    assert taken == pytest.approx(2.7, rel=0.01)
+
+
+def test_a_table_with_one_row_has_no_price_for_more() -> None:
+    flat = CostTable({1: 10.0})
+    draft = verified(chain(15, 0.5), {}, flat, 0.0, 15.0, 100)
+    assert draft.n_nodes == MAX_NODES
+
+
+def test_as_much_is_verified_as_gives_most_tokens_per_millisecond() -> None:
+    draft = verified(chain(15, 0.9), {}, STEEP, 0.0, math.inf, 15)
+    rates = [sum(0.9**d for d in range(n + 1)) / STEEP.ms(n + 1) for n in range(16)]
+    assert draft.n_nodes == max(range(16), key=rates.__getitem__)
+    assert draft.rate == pytest.approx(max(rates))
+    limited = verified(chain(15, 0.9), {}, STEEP, 0.0, 13.0, 15)
+    assert (limited.n_nodes, limited.reason) == (1, IS_LIMIT)
+    assert verified([], {}, STEEP, 0.0, math.inf, 15).n_nodes == 0
+
+
+def test_who_was_wrong_is_believed_less_and_after_a_while_again() -> None:
+    trust = {"x": Evidence(1.0)}
+    assert verified(chain(4, 0.5), trust, STEEP, 0.0, math.inf, 15).n_nodes > 0
+    for _ in range(30):
+        trust["x"].observe(0.5, 0.0)
+    assert verified(chain(4, 0.5), trust, STEEP, 0.0, math.inf, 15).n_nodes == 0
+    for _ in range(400):
+        trust["x"].forget()
+    assert verified(chain(4, 0.5), trust, STEEP, 0.0, math.inf, 15).n_nodes > 0
+
+
+def test_a_model_is_asked_as_deep_as_it_pays_to_read_and_draft() -> None:
+    sure = DepthAcceptance(0.98)
+    costs = CostTable({1: 1.0, 2: 1.12, 4: 1.67, 8: 3.3, 16: 6.6})
+    model = ModelCosts(0.38, 0.38)
+    deep = levels(sure, model, costs, math.inf, 8, 1.0)
+    assert deep.n >= 3
+    assert levels(DepthAcceptance(0.3), model, costs, math.inf, 8, 1.0).n == 0
+    assert levels(sure, ModelCosts(2.0, 0.38), costs, 1.5, 64, 1.0).reason == IS_LIMIT
+    assert levels(sure, model, costs, math.inf, 8, 2.0).n == 0, "others promise more"
+
+
+def test_what_earlier_texts_say_of_a_model_is_where_a_text_begins() -> None:
+    general = DepthAcceptance(0.7)
+    text = DepthAcceptance(general=general)
+    for _ in range(50):
+        text.observe(3, 0)
+    assert text.rate(1) < 0.1
+    assert DepthAcceptance(general=general).rate(1) < 0.1
+    assert general.rate(2) == 0.7, "what was not reached was neither right nor wrong"
+
+
+def test_looks_at_a_drafter_that_brings_nothing_are_rare_and_cheap() -> None:
+    for cost in (0.01, 0.1, 0.5):
+        worth, spent = Worth(), 0.0
+        for _ in range(2000):
+            if worth.is_positive:
+                worth.asked(0.0, cost)
+                spent += cost
+            else:
+                worth.rested()
+        assert spent <= PURSE + LOOK * 2000 + 2 * cost
+        worth.asked(2.0, cost)
+        assert worth.is_positive

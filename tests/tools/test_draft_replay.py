@@ -1,0 +1,42 @@
+"""Replays of recorded texts: the runtime's own rounds, in virtual time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.kernel
+
+TOOL = Path(__file__).parents[2] / "tools" / "draft_replay"
+
+
+def replay(*options: str) -> list[dict[str, float]]:
+    output = Path(options[-1])
+    command = [sys.executable, str(TOOL / "replay.py"), *options[:-1], "--json", str(output)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    found: list[dict[str, float]] = json.loads(output.read_text())
+    return found
+
+
+def test_recorded_texts_are_decoded_again_token_for_token_and_never_lose_much(
+    tmp_path: Path,
+) -> None:
+    """That a replay ends at all says that its texts are those recorded: it asserts that."""
+    tables = "avx2-fast-memory,avx512-vnni,pi-5"
+    options = ("--sets", "mtp,draft", "--tables", tables, "--texts", "10")
+    rows = replay(*options, str(tmp_path / "rows.json"))
+    assert len(rows) == 6
+    for row in rows:
+        assert row["worst"] > 0.9, row
+        assert row["mean"] > 1.0, row
+        assert row["tokens_per_round"] > 1.1, row
+
+
+def test_a_replay_is_the_same_each_time(tmp_path: Path) -> None:
+    options = ("--sets", "free", "--tables", "orin", "--texts", "6", "--chosen-by")
+    first, second = (replay(*options, str(tmp_path / f"{i}.json")) for i in range(2))
+    assert first == second

@@ -1,0 +1,379 @@
+"""Replays the rounds of `auto` along recorded texts, on machines that are tables of costs.
+
+    python tools/draft_replay/replay.py [--tables avx2-fast-memory,..] [--sets draft,..]
+        [--texts 20] [--chosen-by] [--json FILE]
+
+No model runs: the runtime's own planner, drafters and verification do, and what the models would
+say is looked up in `traces/`. Drafts beyond the first wrong token get the rows of that place, and
+are never accepted. Times are added up from a table; the rule sees them with noise, spikes, and in
+one text of four twice as long from the middle on. Every other text is held out for the report;
+--chosen-by replays those that constants were chosen by.
+
+Each line: mean and worst of plain decoding's time over the rule's, and tokens a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from traces import Trace, load
+
+from edgedec.models.graph import Capabilities
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.decoding.auto_planner import AutoPlanner
+from edgedec.runtime.decoding.busy_clock import BusyClock
+from edgedec.runtime.decoding.cost_book import CostBook
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.decoding.planner import Planner
+from edgedec.runtime.decoding.speculative import Speculative
+from edgedec.runtime.decoding.strategy import DecodeState
+from edgedec.runtime.drafting.draft_passes import DraftPasses
+from edgedec.runtime.drafting.drafter import DraftPrompt
+from edgedec.runtime.drafting.drafters.draft.tree_drafting import TreeDrafter
+from edgedec.runtime.drafting.drafters.lookup import PromptLookup
+from edgedec.runtime.drafting.drafters.mtp import Mtp
+from edgedec.runtime.drafting.drafters.recycling import TokenRecycling
+from edgedec.runtime.drafting.drafters.trigram import Trigrams
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import MtpRows, Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
+from edgedec.runtime.text.token_map import TokenMap
+
+HERE = Path(__file__).parent
+MTP_SHARE = 0.04
+SETS = {
+    "free": ("smollm2-135m", 0.13, ()),
+    "mtp": ("smollm2-135m", 0.13, ("mtp",)),
+    "free-0.5b": ("qwen2.5-coder-0.5b", 0.38, ()),
+    "free-1.5b": ("qwen2.5-coder-1.5b", 1.0, ()),
+    "draft": ("qwen2.5-coder-1.5b", 1.0, ("draft",)),
+}
+"""Traces, a step's time over that of the table, and drafters beside those of the text."""
+
+_VOCABULARY = 152_000
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What passes and asking cost. Units: ms."""
+
+    name: str
+    target: dict[int, float]
+    draft: dict[int, float]
+    ask_ms: float
+
+
+def machines(scale: float) -> Iterator[Machine]:
+    """Yields the tables for a model whose step takes ``scale`` times as long."""
+    stored = json.loads((HERE / "cost_tables.json").read_text(encoding="utf-8"))
+    for name, table in stored["tables"].items():
+        ms = [scale * table["step_ms"] * ratio for ratio in table["ratios"]]
+        target = dict(zip(stored["rows"], ms, strict=True))
+        draft = {rows: table["draft"] * cost for rows, cost in target.items()}
+        yield Machine(name, target, draft, table["ask_ms"])
+
+
+@dataclass
+class Time:
+    """Virtual time. ms: as costs say. seen_ms: with noise, as the rule sees it."""
+
+    rng: np.random.Generator
+    ms: float = 0.0
+    seen_ms: float = 0.0
+    scale: float = 1.0
+
+    def passes(self, ms: float) -> float:
+        """Lets a pass of ``ms`` go by; returns how long it seems to take."""
+        spike = 1 + self.rng.exponential(1.0) if self.rng.random() < 0.01 else 1.0
+        seen_ms = ms * spike * math.exp(0.02 * self.rng.standard_normal()) * self.scale
+        self.ms += ms * self.scale
+        self.seen_ms += seen_ms
+        return seen_ms
+
+    def asks(self, ms: float) -> None:
+        """Lets the time go by that asking a drafter takes."""
+        self.ms += ms
+        self.seen_ms += ms
+
+
+class VirtualClock(BusyClock):
+    """The clock of a request in virtual time."""
+
+    def __init__(self, time: Time) -> None:
+        super().__init__()
+        self._time = time
+
+    def now_s(self) -> float:
+        return self._time.seen_ms / 1000
+
+
+class RecordedState:
+    """The state of a sequence that computes nothing."""
+
+    look_back = 0
+    checkpoints = ()
+
+    def reachable(self, n_tokens: int) -> int:
+        return n_tokens
+
+    resting = reachable
+
+    def nothing(self, *args: object) -> None: ...
+
+    reserve = commit = truncate = close = nothing
+
+
+class RecordedModel:
+    """A `Model` whose rows are those of a trace. ``is_draft``: of its draft model."""
+
+    def __init__(self, is_draft: bool, mtp: int = 0) -> None:
+        self.is_draft = is_draft
+        self.vocab_size = self.n_token_ids = _VOCABULARY
+        self.capabilities = Capabilities(trees=True, mtp=mtp)
+        self.is_movable = self.is_closed = False
+        self.n_layers = 1
+
+    def new_state(self, context: int) -> RecordedState:
+        return RecordedState()
+
+    def rows(self, trace: Trace, wanted: Pass) -> Rows:
+        """Returns the asked rows of a pass."""
+        tokens = trace.tokens.tolist()
+        places = [self._place(trace, tokens, wanted, row) for row in wanted.logit_rows]
+        ids, logs = trace.target_ids, trace.target_logs
+        if self.is_draft:
+            ids, logs = trace.draft_ids, trace.draft_logs
+        most = len(ids) - 1
+        at = [min(max(place, 0), most) for place, _ in places]
+        stats = _stats(ids[at], logs[at])
+        if not self.is_draft:  # of what follows a wrong token nothing is known
+            stats.top_ids[[not is_true for _, is_true in places]] = -1
+        mtp = None
+        if wanted.with_mtp and len(trace.mtp_ids):
+            padding = ((0, 0), (0, 0), (0, 8 - trace.mtp_ids.shape[2]))
+            mtp = MtpRows(
+                np.pad(trace.mtp_ids[at].astype(np.int64), padding, constant_values=1),
+                np.pad(trace.mtp_logs[at].astype(np.float32), padding, constant_values=-30.0),
+            )
+        return Rows(np.zeros((0, 1), np.float32), {}, stats, mtp=mtp)
+
+    def _place(self, trace: Trace, tokens: list[int], wanted: Pass, row: int) -> tuple[int, bool]:
+        """Returns which row of the trace that is, and whether the text goes on that way."""
+        branch: list[int] = []
+        while row >= 0:
+            branch.append(wanted.tree.tokens[row])
+            row = wanted.tree.parents[row]
+        n_past = len(wanted.sequence.tokens)
+        n_before = n_past + len(branch)
+        is_true = branch[::-1] == tokens[n_past:n_before]
+        return n_before - trace.n_prompt, is_true
+
+
+def _stats(ids: Any, logs: Any) -> RowStats:
+    n_rows, n_kept = ids.shape
+    top_ids = np.full((n_rows, 8), -1, np.int64)
+    top_logits = np.full((n_rows, 8), -np.inf, np.float32)
+    top_ids[:, :n_kept], top_logits[:, :n_kept] = ids, logs
+    zeros = np.zeros(n_rows, np.float32)
+    return RowStats(top_ids[:, 0].copy(), zeros, zeros, top_ids, top_logits)
+
+
+class KnownCosts(CostBook):
+    """The costs of a machine, as a first measurement finds them."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self._known = {
+            "target": CostTable(dict(machine.target)),
+            "draft": CostTable(dict(machine.draft)),
+        }
+
+    def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
+        return self._known[role]
+        yield
+
+
+class RecordedDrafter(TreeDrafter):
+    """The draft model of a trace."""
+
+    def __init__(self) -> None:
+        super().__init__("draft", TokenMap.same(_VOCABULARY, _VOCABULARY), _VOCABULARY)
+        self.model = RecordedModel(is_draft=True)
+
+    def open(self, prompt: DraftPrompt, text: Sequence[int]) -> DraftPasses:
+        return DraftPasses(TokenSequence(self.model, 4096))  # type: ignore[arg-type]
+
+    def close(self) -> None: ...
+
+
+class _Timed:
+    """A part of a request of free drafters, which takes time when asked."""
+
+    def __init__(self, part: Any, time: Time, ms: float) -> None:
+        self._part, self._time, self._ms = part, time, ms
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    def propose(self, *args: Any, **options: Any) -> Any:
+        self._time.asks(self._ms / 2)
+        return self._part.propose(*args, **options)
+
+    def observe(self, *args: Any) -> None:
+        self._time.asks(self._ms / 2)
+        self._part.observe(*args)
+
+
+@dataclass
+class Replay:
+    """One set of drafters on one machine: an engine that plays texts one after the other."""
+
+    machine: Machine
+    drafters: tuple[str, ...] = ()
+    make: Any = AutoPlanner
+    seed: int = 0
+    n_rounds: int = 0
+    n_tokens: int = 0
+    _time: Time = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rng = np.random.default_rng(self.seed)
+        self._time = Time(self._rng)
+        free: list[Any] = [PromptLookup(), Trigrams(), TokenRecycling()]
+        share = 0.0
+        if "mtp" in self.drafters:
+            free.append(Mtp(is_bound_to_likeliest=True))
+            share = MTP_SHARE
+        models = {"draft": RecordedDrafter()} if "draft" in self.drafters else {}
+        planner: Planner = self.make(free, KnownCosts(self.machine), models, share)
+        team: Any = getattr(planner, "team", None)
+        if team is not None:
+            begin = team.begin
+            team.begin = lambda prompt: _Timed(begin(prompt), self._time, self.machine.ask_ms)
+        self._with_mtp = share > 0
+        self._method = Speculative(planner, with_mtp=self._with_mtp)
+        self._target = RecordedModel(is_draft=False, mtp=2 if share else 0)
+        self._costs = CostTable(dict(self.machine.target))
+        self._draft_costs = CostTable(dict(self.machine.draft))
+
+    def play(self, trace: Trace, does_drift: bool = False) -> float:
+        """Returns plain decoding's time over the rule's, for a text."""
+        sequence = TokenSequence(self._target, 4096)  # type: ignore[arg-type]
+        prompt, n_new = trace.tokens[: trace.n_prompt].tolist(), len(trace)
+        state = DecodeState.start(sequence, prompt, GenerationConfig(max_new_tokens=n_new))
+        state.clock = VirtualClock(self._time)
+        before = Pass(sequence, TokenTree.chain(prompt), [len(prompt) - 1])
+        _done(before, Rows(np.zeros((0, 1), np.float32)))
+        sequence.commit(range(len(prompt)))
+        last = TokenTree((prompt[-1],), (-1,))
+        sequence.truncate(len(prompt) - 1)
+        state.rows = self._target.rows(trace, Pass(sequence, last, (0,), with_mtp=True))
+        sequence = state.sequence
+        _done(Pass(sequence, last, (0,)), Rows(np.zeros((0, 1), np.float32)))
+        sequence.commit((0,))
+        decoding = self._method.begin(state, {})
+        noise, plain_ms, started_ms = Noise(0), 0.0, self._time.ms
+        self._time.scale = 1.0
+        while state.n_left > 0:
+            n_before = len(state.tokens)
+            found = self._run(decoding.step(noise), trace)
+            for token in found.tokens[: state.n_left]:
+                state.append(token)
+            if n_before > trace.n_prompt:  # prefill gave the first
+                self.n_rounds += 1
+                n_emitted = len(state.tokens) - n_before
+                self.n_tokens += n_emitted
+                plain_ms += n_emitted * self._costs.ms(1) * self._time.scale
+            if does_drift and len(state.tokens) - trace.n_prompt > n_new / 2:
+                self._time.scale = 2.0
+        assert state.tokens == trace.tokens.tolist(), "the text changed"
+        decoding.end()
+        self._time.scale = 1.0
+        taken_ms = self._time.ms - started_ms
+        return plain_ms / taken_ms if taken_ms else 1.0
+
+    def _run(self, steps: Passes[Any], trace: Trace) -> Any:
+        try:
+            wanted = next(steps)
+            while True:
+                wanted = steps.send(self._answer(wanted, trace))
+        except StopIteration as end:
+            return end.value
+
+    def _answer(self, wanted: Pass, trace: Trace) -> Rows:
+        model: Any = wanted.sequence.model
+        rows: Rows = model.rows(trace, wanted)
+        costs = self._draft_costs if model.is_draft else self._costs
+        ms = costs.ms(wanted.n_rows)
+        if wanted.with_mtp:
+            ms += MTP_SHARE * costs.ms(1)
+        rows.ms = self._time.passes(ms)
+        return _done(wanted, rows)
+
+
+def _done(wanted: Pass, rows: Rows) -> Rows:
+    wanted.sequence.begin(wanted)
+    wanted.sequence.finish(wanted)
+    return rows
+
+
+def report(
+    tables: Sequence[str], sets: Sequence[str], n_texts: int, is_held_out: bool, make: Any
+) -> Iterator[dict[str, Any]]:
+    """Yields a row for each machine and set of drafters."""
+    for name in sets:
+        traces_name, scale, drafters = SETS[name]
+        path = HERE / "traces" / f"{traces_name}.npz"
+        if not path.exists():
+            continue
+        traces = [t for t in load(path) if t.is_held_out == is_held_out][:n_texts]
+        for machine in machines(scale):
+            if tables and machine.name not in tables:
+                continue
+            engine = Replay(machine, drafters, make)
+            gains = [engine.play(trace, i % 4 == 3) for i, trace in enumerate(traces)]
+            yield {
+                "set": name,
+                "table": machine.name,
+                "mean": len(gains) / sum(1 / gain for gain in gains),
+                "worst": min(gains),
+                "tokens_per_round": engine.n_tokens / engine.n_rounds,
+                "texts": len(gains),
+            }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tables", default="")
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--texts", type=int, default=1000)
+    parser.add_argument("--chosen-by", action="store_true")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    rows = []
+    tables = [name for name in asked.tables.split(",") if name]
+    for row in report(tables, asked.sets.split(","), asked.texts, not asked.chosen_by, AutoPlanner):
+        print(
+            f"{row['set']:10} {row['table']:17} mean {row['mean']:.3f}  worst {row['worst']:.3f}  "
+            f"{row['tokens_per_round']:.2f} tokens a round, {row['texts']} texts",
+            flush=True,
+        )
+        rows.append(row)
+    if asked.json:
+        asked.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
