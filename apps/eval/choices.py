@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgedec.apps.eval.tasks import check_names, read_objects, read_text
+from edgedec.apps.eval.tasks import benchmark_of, check_names, read_objects, read_text
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
 from edgedec.runtime.engine.engine import Engine
@@ -96,14 +96,15 @@ def _csv_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _problem(fields: dict[str, Any], place: str) -> ChoiceProblem:
+    is_other = benchmark_of(fields) is not None
     for is_form, make in _FORMS:
-        if is_form(fields):
+        if is_form(fields) and not is_other:
             try:
                 return make(fields, place)
             except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
                 raise ConfigError(f"{place}: {_said(error)}, {_EXPECTED}") from None
     keys = ", ".join(sorted(fields))[:80] or "of an empty object"
-    raise ConfigError(f"{place}: got the keys {keys}, {_EXPECTED}")
+    raise ConfigError(f"{place}: {benchmark_of(fields) or f'got the keys {keys}'}, {_EXPECTED}")
 
 
 def _said(error: Exception) -> str:

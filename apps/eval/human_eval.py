@@ -36,11 +36,13 @@ corresponding tests:
 ```python
 """
 _AFTER_SCRIPT = (
-    "\n```", "\nif __name__", "\ndef main(", "\nprint(", "\nassert ", "\n# Test",
+    "\n```\n", "\nif __name__", "\ndef main(", "\nprint(", "\nassert ", "\n# Test",
 )  # fmt: skip
 _AFTER_FUNCTION = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint")
 
 
+_FENCE = re.compile(r"^[ \t]*```.*(?:\n|\Z)", re.MULTILINE)
+_FUTURE = re.compile(r"^from __future__ import [\w, ]+$", re.MULTILINE)
 _EXAMPLES = (
     re.compile(r"^[ \t]*>>>.*\n(?:(?![ \t]*(?:>>>|\"\"\"|'''|$)).*\n)*", re.MULTILINE),
     re.compile(
@@ -105,6 +107,8 @@ class HumanEval:
     def program(self, problem: Problem, text: str) -> str:
         """Returns the program that fails unless the answer passes the problem's tests."""
         name, prompt = problem["entry_point"], problem["prompt"]
+        if self._is_chat:
+            text = _code_of(text, name)
         definition = re.search(rf"^def\s+{re.escape(name)}\b", text, re.MULTILINE)
         if self._is_chat and definition:
             # What the prompt imports and defines first is there, too, though the answer may
@@ -113,4 +117,16 @@ class HumanEval:
             solution = prompt[: own.start() if own else 0] + text
         else:
             solution = prompt + text
-        return f"{solution}\n{problem['test']}\ncheck({name})\n"
+        future = "".join(line + "\n" for line in _FUTURE.findall(solution))  # have to come first
+        solution = _FUTURE.sub("", solution)
+        return f"{future}{solution}\n{problem['test']}\ncheck({name})\n"
+
+
+def _code_of(text: str, name: str) -> str:
+    """Returns the code in the rest of an answer whose block of code was opened for it.
+
+    A model may open the block again, or write prose first and then a block.
+    """
+    sections = _FENCE.split(text)
+    definition = re.compile(rf"^def\s+{re.escape(name)}\b", re.MULTILINE)
+    return next(filter(definition.search, sections), sections[0])

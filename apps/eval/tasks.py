@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -99,7 +99,8 @@ def read_problems(path: Path, keys: Sequence[str], limit: int | None = None) -> 
         fields = {key: _lines(value) for key, value in fields.items()}
         for key in keys:
             if not isinstance(fields.get(key), str):
-                raise ConfigError(f"{place}: {key} is {fields.get(key)!r}, {expected}")
+                got = f"{key} is {fields.get(key)!r}"
+                raise ConfigError(f"{place}: {benchmark_of(fields) or got}, {expected}")
         texts = {key: value for key, value in fields.items() if isinstance(value, str)}
         name = fields.get("task_id", fields.get("unique_id", place))
         problems.append(Problem(str(name), place, texts))
@@ -132,7 +133,37 @@ def read_objects(path: Path, expected: str) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+_OTHER_BENCHMARKS = {
+    "MMLU-Pro": ("question", "options", "answer_index"),
+    "OpenBookQA": ("question_stem", "choices"),
+    "PIQA": ("goal", "sol1", "sol2"),
+    "WinoGrande": ("sentence", "option1", "option2"),
+    "BoolQ": ("question", "passage", "answer"),
+    "TruthfulQA": ("question", "mc1_targets"),
+    "RACE": ("article", "question", "options"),
+    "GPQA": ("Question", "Correct Answer"),
+    "MBPP": ("text", "code", "test_list"),
+    "MATH": ("problem", "level", "solution"),
+    "LogiQA": ("context", "query", "options"),
+    "COPA": ("premise", "choice1", "choice2"),
+}
+"""Benchmarks that no task reads, by keys of theirs."""
+
+
+def benchmark_of(fields: Mapping[str, Any]) -> str | None:
+    """Returns a sentence that names the benchmark whose keys ``fields`` has, None if unknown."""
+    for name, keys in _OTHER_BENCHMARKS.items():
+        if all(key in fields for key in keys):
+            return f"this is a line of {name}, which no task of edgedec reads"
+    return None
+
+
 def _lines(value: Any) -> Any:
+    if isinstance(value, dict):  # an answer of TriviaQA, with its aliases; answers of SQuAD
+        lists = [value.get(key) for key in ("aliases", "normalized_aliases", "text")]
+        texts = [value.get("value")]
+        texts += [text for each in lists if isinstance(each, list) for text in each]
+        value = list(dict.fromkeys(one for one in texts if isinstance(one, str))) or value
     is_texts = isinstance(value, list) and all(isinstance(one, str) for one in value)
     return "\n".join(value) if is_texts else value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from edgedec.apps.eval.choices import read_choices
 from edgedec.apps.eval.gsm8k import Gsm8k, final_number, right_number
 from edgedec.apps.eval.human_eval import HumanEval
 from edgedec.apps.eval.infill import Infill
 from edgedec.apps.eval.perplexity import cut, score
-from edgedec.apps.eval.tasks import Problem, read_problems
+from edgedec.apps.eval.short_answer import ShortAnswer
+from edgedec.apps.eval.tasks import Problem, read_problems, read_text
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
@@ -114,7 +117,7 @@ def test_a_continued_prompt_is_judged() -> None:
     assert stops[0] == "mine"
     assert {"\nclass ", "\ndef ", "\n#", "\nif ", "\nprint"} <= set(stops)
     in_chat = HumanEval(is_chat=True, limits=LIMITS).request(cast(Engine, None), ADD, base).stop
-    assert {"\n```", "\nassert "} <= set(in_chat)  # its own tests are no part of an answer
+    assert {"\n```\n", "\nassert "} <= set(in_chat)  # its own tests are no part of an answer
     assert not {"\nclass ", "\ndef "} & set(in_chat)  # helpers are
 
 
@@ -337,3 +340,100 @@ def test_scores_are_those_of_float64(
             expected -= row[tokens[i]] - np.log(np.exp(row).sum())
         assert nats == pytest.approx(expected, rel=1e-6, abs=1e-5)
         assert seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("It falls to \u22125.", "-5"),
+        (r"so \boxed{1{,}234}", "1234"),
+        ("The town has 3 000 people.", "3000"),
+        ("The town has 3\u00a0000\u00a0000 people.", "3000000"),
+        ("It weighs 1\u202f234.5 kg", "1234.5"),
+        (r"\boxed{12\,345}", "12345"),
+        ("1'234'567", "1234567"),
+        ("1\u2019234", "1234"),
+        (r"\boxed{\$1{,}000.50}", "1000.50"),
+        ("#### \u2212$2,500", "-2500"),
+        ("from 2020 to 2021", "2021"),
+        ("7 - 3 = 4", "4"),
+        ("1, 2, 300", "300"),
+    ],
+)
+def test_numbers_as_people_and_latex_write_them(text: str, number: str) -> None:
+    assert final_number(text) == Decimal(number)
+
+
+BODY = "def add(a, b):\n    return a + b\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```python\n{BODY}```",
+        f"Here is the script:\n```python\n{BODY}```",
+        f"Sure!\n\n```\n{BODY}```\nIt adds.",
+        f"from __future__ import annotations\n\n{BODY}",
+        f"```py\nfrom __future__ import annotations\nimport math\n{BODY}```",
+        f"{BODY}```",
+        f"{BODY}```\n\nThis adds the numbers:\n```python\nadd(1, 2)\n```",
+        f"import math\n```\nThen:\n```python\n{BODY}```",
+    ],
+)
+def test_code_is_judged_however_it_is_fenced(text: str) -> None:
+    add = replace(ADD, fields={**ADD.fields, "entry_point": "add"})
+    program = HumanEval(is_chat=True, limits=LIMITS).program(add, text)
+    compile(program, "answer", "exec")
+    assert BODY in program
+    assert "```" not in program
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ({"value": "Sinclair Lewis", "aliases": ["Harry Sinclair Lewis"]}, "Harry Sinclair Lewis"),
+        ({"value": "David Seville", "aliases": []}, "david seville"),
+        ({"value": "X", "aliases": ["Y"], "normalized_aliases": ["sunset blvd"]}, "Sunset Blvd."),
+        ({"text": ["Denver Broncos", "Broncos"], "answer_start": [1, 2]}, "Broncos"),
+        (["one", "two"], "Two"),
+    ],
+)
+def test_answers_may_have_aliases(tmp_path: Path, answer: Any, text: str) -> None:
+    path = tmp_path / "trivia.jsonl"
+    path.write_text(json.dumps({"question": "Who?", "answer": answer}), encoding="utf-8-sig")
+    (problem,) = read_problems(path, ShortAnswer.keys)
+    assert ShortAnswer(is_chat=True).judge(problem, text).metrics["exact"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"goal": "a", "sol1": "b", "sol2": "c", "label": 0}, "PIQA"),
+        ({"sentence": "a _", "option1": "b", "option2": "c", "answer": "1"}, "WinoGrande"),
+        ({"question_stem": "a", "choices": {}, "answerKey": "A"}, "OpenBookQA"),
+        ({"question": "a", "mc1_targets": {}, "mc2_targets": {}}, "TruthfulQA"),
+        ({"question": "a", "options": [], "answer": "A", "answer_index": 0}, "MMLU-Pro"),
+        ({"premise": "a", "choice1": "b", "choice2": "c", "label": 0}, "COPA"),
+    ],
+)
+def test_other_benchmarks_are_named(tmp_path: Path, fields: dict[str, Any], name: str) -> None:
+    path = tmp_path / "other.jsonl"
+    path.write_text(json.dumps(fields), encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"a line of {name}"):
+        read_choices(path)
+    with pytest.raises(ConfigError, match=f"a line of {name}"):
+        read_problems(path, ("prompt", "test", "entry_point"))
+
+
+def test_texts_of_files_keep_their_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree\n")
+    assert read_text(path) == "one\r\ntwo\rthree\n"
+
+
+def test_a_file_of_choices_may_begin_with_a_mark(tmp_path: Path) -> None:
+    path = tmp_path / "law_test.csv"
+    path.write_bytes("\ufeffWho?,a,b,c,d,B\r\nWhat?,a,b,c,d,A\r\n".encode())
+    first, second = read_choices(path)
+    assert first.prompt.startswith("Who?\nA. a")
+    assert (first.right, second.right) == (1, 0)
