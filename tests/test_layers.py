@@ -74,6 +74,7 @@ Of two side by side neither imports the other. The public surface comes last.
 """
 
 OPTIONAL = {
+    "runtime/sampling/gbnf.py": {"llguidance"},
     "runtime/sampling/schema_grammar.py": {"llguidance"},
     "targets/coreml/run_coreml.py": {"coremltools"},
     "kernels/tvm_program.py": {"tvm_ffi"},

@@ -29,12 +29,25 @@ class ChatPrompt:
     messages: in OpenAI's form; the arguments of calls are mappings.
     choice: auto, required, or the name of the one tool to call. is_parallel: several calls may
         come in one answer.
+    variables: what the template may read besides, such as ``enable_thinking``.
+    is_continued: a last message of the assistant is the beginning of the answer.
     """
 
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
     choice: str = AUTO
     is_parallel: bool = True
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    is_continued: bool = True
+
+    @property
+    def begun(self) -> str:
+        """The text that the answer begins with, of an assistant's last message."""
+        last = self.messages[-1] if self.messages else {}
+        is_begun = self.is_continued and len(self.messages) > 1
+        if not is_begun or last["role"] != "assistant" or last.get("tool_calls"):
+            return ""
+        return str(last.get("content") or "").rstrip()
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from edgedec.apps.serve import tools
 from edgedec.apps.serve.core import NONE, ChatPrompt, InfillPrompt, Prompt, invalid
-from edgedec.apps.serve.parsing import THINK
+from edgedec.apps.serve.parsing import THINK, THOUGHT
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import CONSTRAINTS
 from edgedec.runtime.engine.engine import Engine
@@ -75,26 +75,41 @@ def n_chat_tokens(engine: Engine, prompt: ChatPrompt) -> int:
 
 def chat_text(engine: Engine, prompt: ChatPrompt) -> str:
     """Returns the text that the chat template makes of a conversation."""
-    return engine.encoder.render(*_template_input(engine, prompt))
+    return engine.encoder.render(*_template_input(engine, prompt), prompt.variables)
 
 
 def _chat(
     engine: Engine, prompt: ChatPrompt, stated: Mapping[str, Any], encoder: PromptEncoder
 ) -> Prepared:
     if prompt.choice == NONE or not prompt.tools:
-        prompt = ChatPrompt(prompt.messages)
+        prompt = replace(prompt, tools=())
     elif prompt.choice not in ("auto", "required", *tools.names(prompt.tools)):
         raise invalid(f"tool_choice names {prompt.choice!r}, which is none of the tools")
+    begun = prompt.begun
+    if begun and any(stated.get(name) is not None for name in CONSTRAINTS):
+        raise invalid(
+            "the last message is the assistant's, and a schema or grammar is given: a text that "
+            "has begun cannot follow one; leave out one of them"
+        )
+    if begun:
+        prompt = replace(prompt, messages=prompt.messages[:-1])
     messages, described = _template_input(engine, prompt)
-    tokens, rendered = encoder.encode_conversation(messages, described)
+    tokens, rendered = encoder.encode_conversation(messages, described, prompt.variables)
     is_thinking = True if rendered.rstrip().endswith(THINK) else None
+    is_silent = bool(begun) or prompt.variables.get("enable_thinking") is False
+    if is_thinking and is_silent:  # the template cannot leave thoughts out: they end here
+        tokens += encoder.encode_marks(f"\n{THOUGHT}\n\n")
+        is_thinking = False
+    if begun:
+        tokens += engine.tokenizer.encode(begun)
+        is_thinking = False
     settings: dict[str, Any] = {}
     if prompt.tools:
         settings = {**dict.fromkeys(CONSTRAINTS), "grammar": tools.grammar(prompt, stated)}
     return Prepared(
         tokens,
         settings=settings,
-        is_answer=True,
+        is_answer=not begun,
         has_calls=bool(prompt.tools),
         is_thinking=is_thinking,
     )

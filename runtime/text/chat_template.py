@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from jinja2.meta import find_undeclared_variables
@@ -17,6 +18,7 @@ from edgedec.runtime.text.template_sandbox import (
 )
 
 _MAX_CHARACTERS = 1_000_000  # of a template
+_FIXED = frozenset({"messages", "add_generation_prompt", "tools"})  # said by other means
 _FIRST_SUBSTITUTE, _LAST_SUBSTITUTE = 0xF0000, 0xFFFFD  # a private-use plane
 
 
@@ -94,26 +96,37 @@ class ChatTemplate:
         return f"'{role}'" in self._source or f'"{role}"' in self._source
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """Returns the prompt text that asks for the next assistant message.
 
-        tools: what the model may call, in OpenAI's form.
+        tools: what the model may call, in OpenAI's form. variables: others that the template may
+        read, such as ``enable_thinking``.
 
         Raises:
             SessionError: The template refuses the messages, fails, or makes too much of them.
         """
         self._fuel.n_left = MAX_TEMPLATE_WORK + WORK_PER_INPUT * sum(
-            map(len, texts_of([*messages, *tools]))
+            map(len, texts_of([*messages, *tools, dict(variables)]))
         )
+        self._check_names(variables)
         with _one_line_errors():
             return self._template.render(
                 messages=list(messages),
                 add_generation_prompt=True,
                 tools=list(tools) or None,
-                documents=None,
-                **self._variables,
+                **{"documents": None, **variables, **self._variables},
             )
+
+    def _check_names(self, variables: Mapping[str, Any]) -> None:
+        for name in variables:
+            if name in _FIXED or name in self._variables:
+                raise SessionError(
+                    f"the chat template's variable {name!r} cannot be set: leave it out"
+                )
 
 
 class BrokenTemplate:
@@ -132,7 +145,10 @@ class BrokenTemplate:
         return True
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """Raises a SessionError that says why the template does not compile."""
         raise SessionError(self._reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from edgedec.models.errors import PromptTooLongError, SessionError
@@ -137,26 +138,42 @@ class PromptEncoder:
             )
         return ids if self._source is None else self._source.of_text(ids)
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
+    def encode_marks(self, text: str) -> list[int]:
+        """Returns the ids of text in which special tokens are meant, as in a template's own."""
+        return self._codec.encode_rendered(text, {})
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] = (),
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
         """Returns the text that the chat template makes of ``messages``.
+
+        variables: others that the template may read.
 
         Raises:
             SessionError: There is no template, or it refuses the messages.
         """
-        text, escape = self._rendered(messages, tools)
+        text, escape = self._rendered(messages, tools, variables)
         return text.translate(escape.restore)
 
     def encode_conversation(
-        self, messages: Sequence[Message], tools: Sequence[Message] = ()
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] = (),
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> tuple[list[int], str]:
         """Returns the ids of ``messages``, and the text that the chat template makes of them.
+
+        variables: others that the template may read.
 
         Raises:
             SessionError: There is no template, or it refuses the messages, or there are none.
         """
         if not messages:
             raise SessionError("there are no chat messages, expected at least one")
-        text, escape = self._rendered(messages, tools)
+        text, escape = self._rendered(messages, tools, variables)
         ids = self._codec.encode_rendered(text, escape.restore)
         if not ids:
             raise SessionError("the chat template renders these messages to nothing")
@@ -165,7 +182,7 @@ class PromptEncoder:
         return ids, text.translate(escape.restore)
 
     def _rendered(
-        self, items: Sequence[Any], tools: Sequence[Message]
+        self, items: Sequence[Any], tools: Sequence[Message], variables: Mapping[str, Any]
     ) -> tuple[str, SpecialTokenEscape]:
         """Returns the text of messages, in which special tokens are the template's own."""
         if self._template is None:
@@ -182,11 +199,12 @@ class PromptEncoder:
                     f"a message's role is {role!r}, which this model's chat template does not "
                     f"know: use {', '.join(_ROLES[:-1])} or {_ROLES[-1]}"
                 )
-        texts = list(texts_of([*messages, *tools]))
+        texts = list(texts_of([*messages, *tools, dict(variables)]))
         self._check_length(texts)
         escape = SpecialTokenEscape(self._codec.special_texts, texts)
         escaped = [{**escape.hide_all(m), "role": m["role"]} for m in messages]
-        return self._template.render(escaped, escape.hide_all(list(tools))), escape
+        hidden = escape.hide_all(list(tools)), escape.hide_all(dict(variables))
+        return self._template.render(escaped, *hidden), escape
 
     def _check_length(self, texts: Iterable[str]) -> None:
         """Refuses what is too long by far without encoding all of it, which takes a while.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,15 +25,22 @@ from edgedec.apps.serve.core import (
     invalid,
 )
 from edgedec.apps.serve.problems import OVERFLOW
-from edgedec.apps.serve.surfaces import openai
+from edgedec.apps.serve.surfaces import openai, rows
 from edgedec.apps.serve.surfaces.fields import (
     Body,
     Knobs,
+    Others,
+    Sampling,
+    Text,
+    Whole,
+    call_arguments,
     checked_stops,
+    harmless,
     read_body,
-    stated,
+    tool_part_text,
 )
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
+from edgedec.apps.serve.surfaces.thinking import Continuing, Thinking
 
 _BILLING = "x-anthropic-billing-header:"
 """Begins a system block that differs from request to request, so that no prefix would be found."""
@@ -45,58 +51,87 @@ _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"
 class Block(Body):
     """A block of content. content: of a tool's result."""
 
+    others: ClassVar[Others] = rows.MARKS
+
     type: str
     text: str | None = None
-    id: str = ""
-    name: str = ""
-    input: dict[str, Any] | None = None
-    tool_use_id: str = ""
-    content: str | list[Block] | None = None
+    id: Text = ""
+    name: Text = ""
+    input: Any = None
+    tool_use_id: Text = ""
+    content: Any = None
+    source: Any = None
 
 
 class MessageIn(Body):
     """A message of the conversation."""
 
+    others: ClassVar[Others] = rows.MARKS
+
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | list[Block] | None
 
 
 class ToolIn(Body):
     """A tool; those that have no schema of their own are left out."""
 
-    name: str = ""
-    description: str = ""
+    others: ClassVar[Others] = rows.TOOLS
+
+    name: Text = ""
+    description: Text = ""
     input_schema: dict[str, Any] | None = None
 
 
 class ChoiceIn(Body):
     """Which tool is to be called."""
 
+    others: ClassVar[Others] = {}
+
     type: str
-    name: str = ""
+    name: Text = ""
     disable_parallel_tool_use: bool | None = None
 
 
-class CountBody(Knobs):
+class OutputFormat(Body):
+    """What an answer has to look like."""
+
+    type: str
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+
+
+class OutputConfig(Body):
+    """How an answer is to be. effort: how much the model thinks."""
+
+    others: ClassVar[Others] = harmless("task_budget")
+
+    format: OutputFormat | None = None
+    effort: str | None = None
+
+
+class CountBody(Thinking, Continuing, Knobs):
     """The body of a request to count tokens."""
+
+    others: ClassVar[Others] = rows.ANTHROPIC
 
     model: str = ""
     messages: list[MessageIn] = Field(min_length=1)
     system: str | list[Block] | None = None
     tools: list[ToolIn] | None = None
     tool_choice: ChoiceIn | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
 
 
 class MessagesBody(CountBody):
     """The body of a request."""
 
-    max_tokens: int = Field(ge=1)
+    max_tokens: Whole = Field(ge=1)
     stream: bool | None = None
     stop_sequences: list[str] | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
+    top_k: Whole | None = None
+    seed: Whole | None = None
 
 
 def read(data: bytes, reply: Reply) -> Asked:
@@ -107,11 +142,19 @@ def read(data: bytes, reply: Reply) -> Asked:
     """
     body = read_body(MessagesBody, data)
     settings = {**body.knob_settings(), "max_new_tokens": body.max_tokens}
-    sampling = stated(body, {name: name for name in ("temperature", "top_p", "top_k")})
-    if sampling:
-        settings["sampling"] = sampling
-    if body.seed is not None:
-        settings["seed"] = body.seed % 2**63
+    sampled = Sampling(
+        temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=body.seed
+    )
+    settings.update(sampled.settings())
+    wanted = body.output_format if body.output_config is None else body.output_config.format
+    if wanted is not None:
+        if wanted.type != "json_schema" or wanted.json_schema is None:
+            raise invalid(
+                f"output_config.format is of type {wanted.type[:40]!r}, expected json_schema and "
+                "its schema",
+                param="output_config",
+            )
+        settings["json_schema"] = wanted.json_schema
     if body.stop_sequences:
         settings["stop"] = checked_stops(body.stop_sequences)
     request = CoreRequest(body.model, [_prompt(body)], settings)
@@ -141,7 +184,9 @@ def _prompt(body: CountBody) -> ChatPrompt:
     if choice.type not in known:
         raise invalid(f"tool_choice.type is {choice.type[:40]!r}, expected {', '.join(known)}")
     is_parallel = choice.type == AUTO and not choice.disable_parallel_tool_use
-    return ChatPrompt(messages, tools, known[choice.type], is_parallel)
+    return ChatPrompt(
+        messages, tools, known[choice.type], is_parallel, body.variables(), body.is_continued
+    )
 
 
 def _system(system: str | list[Block] | None) -> str:
@@ -151,10 +196,10 @@ def _system(system: str | list[Block] | None) -> str:
 
 def _messages(message: MessageIn) -> list[dict[str, Any]]:
     """Returns a message in OpenAI's form: results of tools are messages of their own there."""
-    if isinstance(message.content, str):
-        return [{"role": message.role, "content": message.content}]
+    if isinstance(message.content, str | None):
+        return [{"role": message.role, "content": message.content or ""}]
     results = [
-        {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content or "")}
+        {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block.content)}
         for block in message.content
         if block.type == "tool_result"
     ]
@@ -162,25 +207,55 @@ def _messages(message: MessageIn) -> list[dict[str, Any]]:
         {
             "id": block.id,
             "type": "function",
-            "function": {"name": block.name, "arguments": block.input or {}},
+            "function": {"name": block.name, "arguments": call_arguments(block.input)},
         }
         for block in message.content
         if block.type == "tool_use"
     ]
     said = [block for block in message.content if block.type not in ("tool_use", "tool_result")]
-    text = _text([block for block in said if not block.type.endswith("thinking")])
+    is_earlier = message.role == "assistant"
+    said = [
+        block
+        for block in said
+        if not (_is_left_out(block) or (is_earlier and not _has_text(block)))
+    ]
+    text = _text(said)
     if not (text or calls) and results:
         return results
     own: dict[str, Any] = {"role": message.role, "content": text}
     return [*results, {**own, "tool_calls": calls} if calls else own]
 
 
-def _text(content: str | list[Block]) -> str:
-    if isinstance(content, str):
-        return content
-    if odd := [block.type for block in content if block.text is None]:
+def _is_left_out(block: Block) -> bool:
+    """Whether a block says nothing to this model: thoughts, and what servers' own tools did."""
+    return block.type.endswith(("thinking", "_tool_use", "_tool_result"))
+
+
+def _has_text(block: Block) -> bool:
+    return block.text is not None or block.type == "text" or _document(block) is not None
+
+
+def _document(block: Block) -> str | None:
+    """Returns the text of a document that has one."""
+    if block.type == "search_result":
+        return _result(block.content)
+    data = block.source.get("data") if isinstance(block.source, dict) else None
+    is_text = block.type == "document" and isinstance(data, str)
+    return data if is_text and block.source.get("type") == "text" else None
+
+
+def _result(content: Any) -> str:
+    """Returns what a tool of the client gave, as text."""
+    if isinstance(content, str) or content is None:
+        return content or ""
+    parts = content if isinstance(content, list) else [content]
+    return "".join(map(tool_part_text, parts))
+
+
+def _text(blocks: list[Block]) -> str:
+    if odd := [block.type for block in blocks if not _has_text(block)]:
         raise invalid(f"a block of type {odd[0][:40]!r} has no text; this model reads text alone")
-    return "".join(block.text or "" for block in content)
+    return "".join(block.text or _document(block) or "" for block in blocks)
 
 
 def error(problem: ServeError) -> Document:
@@ -222,7 +297,7 @@ def whole(reply: Reply, model: str, answer: Answer) -> Document:
     if choice.text or not choice.calls:
         content.append({"type": "text", "text": choice.text})
     for call in choice.calls:
-        content.append({**_tool_use(call.id, call.name), "input": _arguments(call.arguments)})
+        content.append({**_tool_use(call.id, call.name), "input": call_arguments(call.arguments)})
     return {
         **_head(reply, model),
         "content": content,
@@ -230,13 +305,6 @@ def whole(reply: Reply, model: str, answer: Answer) -> Document:
         "stop_sequence": None,
         "usage": _usage(answer.counts[0]),
     }
-
-
-def _arguments(text: str) -> Any:
-    try:
-        return json.loads(text or "{}")
-    except ValueError:  # cut off by the limit of tokens
-        return {}
 
 
 def _tool_use(call_id: str, name: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -21,12 +21,14 @@ from edgedec.apps.serve.core import (
     TextDelta,
 )
 from edgedec.apps.serve.shelf import Offer
-from edgedec.apps.serve.surfaces import openai
+from edgedec.apps.serve.surfaces import openai, rows
 from edgedec.apps.serve.surfaces.fields import (
     MAX_CHOICES,
     Body,
+    Others,
     Sampling,
     TextPrompts,
+    Whole,
     read_body,
     text_prompts,
 )
@@ -36,6 +38,8 @@ from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
 class ExtraFile(Body):
     """Another file that the model is to know."""
 
+    others: ClassVar[Others] = {}
+
     filename: str = ""
     text: str = ""
 
@@ -43,11 +47,16 @@ class ExtraFile(Body):
 class Common(Sampling):
     """What both kinds of requests have."""
 
+    others: ClassVar[Others] = {**rows.NOTES, **rows.LLAMA, **rows.VLLM}
+
+    random_seeds: ClassVar[tuple[int, ...]] = (-1, 2**32 - 1)
+    drops_empty_stops: ClassVar[bool] = True
+
     model: str = ""
     stream: bool | None = None
-    n_predict: int | None = None
-    n_cmpl: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    n_probs: int | None = Field(default=None, ge=0, le=20)
+    n_predict: Whole | None = None
+    n_cmpl: Whole | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    n_probs: Whole | None = Field(default=None, ge=0, le=20)
     json_schema: dict[str, Any] | None = None
     ignore_eos: bool | None = None
     response_fields: list[str] | None = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -24,14 +23,27 @@ from edgedec.apps.serve.core import (
     Prompt,
     ReasoningDelta,
     ServeError,
+    TextDelta,
     TextPrompt,
     Tool,
     invalid,
 )
 from edgedec.apps.serve.shelf import Offer
-from edgedec.apps.serve.surfaces.fields import Body, Role, Sampling, read_body
-from edgedec.apps.serve.surfaces.openai_chat import AnyTool
+from edgedec.apps.serve.surfaces import rows
+from edgedec.apps.serve.surfaces.fields import (
+    Body,
+    Others,
+    Role,
+    Sampling,
+    Text,
+    Whole,
+    call_arguments,
+    harmless,
+    read_body,
+)
+from edgedec.apps.serve.surfaces.openai_chat import AnyTool, token_infos
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface, json_bytes
+from edgedec.apps.serve.surfaces.thinking import Thinking
 
 VERSION = "0.14.0"
 """Of Ollama, whose clients look for what that one could do: Codex wants 0.13.4 or newer."""
@@ -44,17 +56,25 @@ _DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|)")
 class Options(Sampling):
     """What Ollama keeps apart from a request's other fields."""
 
-    num_predict: int | None = None
+    others: ClassVar[Others] = rows.OLLAMA_OPTIONS
+
+    drops_empty_stops: ClassVar[bool] = True
+
+    num_predict: Whole | None = None
 
 
 class Common(Body):
     """What both kinds of requests have."""
+
+    others: ClassVar[Others] = rows.OLLAMA
 
     model: str
     stream: bool | None = None
     options: Options | None = None
     keep_alive: str | float | None = None
     format: str | dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Whole | None = Field(default=None, ge=0, le=20)
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings of a request that the fields state."""
@@ -62,6 +82,8 @@ class Common(Body):
         found = options.settings()
         if (n_most := options.num_predict) is not None and n_most > 0:
             found["max_new_tokens"] = n_most
+        if self.logprobs:
+            found["logprobs"] = self.top_logprobs or 0
         if self.format:
             if isinstance(self.format, str) and self.format != "json":
                 raise invalid(f"format is {self.format[:40]!r}, expected json or a schema")
@@ -78,12 +100,16 @@ class Common(Body):
 class CalledFunction(Body):
     """A function that an earlier answer called."""
 
-    name: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    others: ClassVar[Others] = harmless("index description")
+
+    name: Text = ""
+    arguments: Any = None
 
 
 class EarlierCall(Body):
     """A call that an earlier answer made."""
+
+    others: ClassVar[Others] = harmless("id type")
 
     function: CalledFunction
 
@@ -91,20 +117,23 @@ class EarlierCall(Body):
 class ChatMessage(Body):
     """A message of the conversation."""
 
+    others: ClassVar[Others] = rows.MARKS
+
     role: Role
-    content: str = ""
+    content: Text = ""
     tool_calls: list[EarlierCall] | None = None
     tool_name: str | None = None
+    images: list[Any] | None = None
 
 
-class ChatBody(Common):
+class ChatBody(Common, Thinking):
     """The body of a request for a conversation."""
 
     messages: list[ChatMessage]
     tools: list[AnyTool] | None = None
 
 
-class GenerateBody(Common):
+class GenerateBody(Common, Thinking):
     """The body of a request for text."""
 
     prompt: str = ""
@@ -132,15 +161,25 @@ def read_chat(data: bytes, reply: Reply) -> Asked:
     body = read_body(ChatBody, data)
     functions = [tool.function for tool in body.tools or () if tool.function is not None]
     tools = [Tool(f.name, f.description or "", f.parameters or {}) for f in functions]
-    prompt = ChatPrompt([_message(message) for message in body.messages], tools)
+    messages = [_message(message) for message in body.messages]
+    prompt = ChatPrompt(messages, tools, variables=body.variables())
     return _asked(body, [prompt] if body.messages else [], reply, _chat_part)
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
-    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.images:
+        raise invalid("a message has images; this model reads text alone", param="images")
+    role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+    found: dict[str, Any] = {"role": role, "content": message.content}
     if message.tool_calls:
         found["tool_calls"] = [
-            {"type": "function", "function": call.function.model_dump()}
+            {
+                "type": "function",
+                "function": {
+                    "name": call.function.name,
+                    "arguments": call_arguments(call.function.arguments),
+                },
+            }
             for call in message.tool_calls
         ]
     if message.tool_name is not None:
@@ -166,7 +205,8 @@ def _prompts(body: GenerateBody) -> list[Prompt]:
     if body.raw:
         return [TextPrompt(body.prompt)]
     system = [{"role": "system", "content": body.system}] if body.system else []
-    return [ChatPrompt([*system, {"role": "user", "content": body.prompt}])]
+    messages = [*system, {"role": "user", "content": body.prompt}]
+    return [ChatPrompt(messages, variables=body.variables())]
 
 
 Part = Callable[[Choice], dict[str, Any]]
@@ -189,22 +229,21 @@ def _chat_part(choice: Choice) -> dict[str, Any]:
         message["thinking"] = choice.reasoning
     if choice.calls:
         message["tool_calls"] = [
-            {"function": {"name": call.name, "arguments": _arguments(call.arguments)}}
+            {"function": {"name": call.name, "arguments": call_arguments(call.arguments)}}
             for call in choice.calls
         ]
-    return {"message": message}
+    return {"message": message, **_logprobs(choice)}
+
+
+def _logprobs(choice: Choice) -> dict[str, Any]:
+    """Returns the log-probabilities of a text; nothing where none were asked for."""
+    infos = token_infos(choice.tokens)
+    return {} if infos is None else {"logprobs": infos["content"]}
 
 
 def _text_part(choice: Choice) -> dict[str, Any]:
-    found = {"response": choice.text}
+    found: dict[str, Any] = {"response": choice.text, **_logprobs(choice)}
     return {**found, "thinking": choice.reasoning} if choice.reasoning else found
-
-
-def _arguments(text: str) -> Any:
-    try:
-        return json.loads(text or "{}")
-    except ValueError:  # cut off by the limit of tokens
-        return {}
 
 
 def _whole(head: Document, part: Part, answer: Answer) -> Document:
@@ -250,9 +289,7 @@ class LineFramer:
                 yield self._line(self._calls, {"done": False})
             yield self._line(Choice(), _ending(event.reason, event.counts))
         else:
-            is_thought = isinstance(event, ReasoningDelta)
-            piece = Choice(reasoning=event.text) if is_thought else Choice(text=event.text)
-            yield self._line(piece, {"done": False})
+            yield self._line(_piece(event), {"done": False})
 
     def end(self) -> Iterable[bytes]:
         """Returns nothing: the last line says that it is done."""
@@ -264,6 +301,12 @@ class LineFramer:
 
     def _line(self, choice: Choice, more: Document) -> bytes:
         return line({**self._head, **self._part(choice), **more})
+
+
+def _piece(event: TextDelta | ReasoningDelta) -> Choice:
+    if isinstance(event, ReasoningDelta):
+        return Choice(reasoning=event.text)
+    return Choice(text=event.text, tokens=list(event.tokens))
 
 
 def line(document: Document) -> bytes:

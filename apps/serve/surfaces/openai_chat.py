@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -24,44 +23,85 @@ from edgedec.apps.serve.core import (
     Tool,
     invalid,
 )
-from edgedec.apps.serve.surfaces import openai
-from edgedec.apps.serve.surfaces.fields import MAX_CHOICES, Body, Role, Sampling, read_body
+from edgedec.apps.serve.surfaces import openai, rows
+from edgedec.apps.serve.surfaces.fields import (
+    MAX_CHOICES,
+    Body,
+    Others,
+    Role,
+    Sampling,
+    Text,
+    Whole,
+    call_arguments,
+    harmless,
+    length_settings,
+    read_body,
+)
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
+from edgedec.apps.serve.surfaces.thinking import Continuing, Thinking
+
+_ROLES = {"developer": "system", "function": "tool"}
+
+_TEXTS = ("text", "input_text", "output_text", "refusal")
+"""Parts whose text may be null."""
 
 
 class Part(Body):
     """A part of a message's content."""
 
+    others: ClassVar[Others] = rows.MARKS
+
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class Function(Body):
-    """A function that was called. arguments: JSON text."""
+    """A function that was called. arguments: JSON text, or whatever an earlier turn left."""
 
-    name: str
-    arguments: str | dict[str, Any] = ""
+    others: ClassVar[Others] = rows.MARKS
+
+    name: Text = ""
+    arguments: Any = ""
+
+
+class CustomCall(Body):
+    """A call of a tool that reads text."""
+
+    others: ClassVar[Others] = rows.MARKS
+
+    name: Text = ""
+    input: Any = ""
 
 
 class ToolCall(Body):
     """A call that an earlier answer made."""
 
-    id: str = ""
-    function: Function
+    others: ClassVar[Others] = {**rows.MARKS, **harmless("type extra_content")}
+
+    id: Text = ""
+    function: Function | None = None
+    custom: CustomCall | None = None
 
 
 class ChatMessage(Body):
     """A message of the conversation."""
 
+    others: ClassVar[Others] = {**rows.MARKS, **harmless("id type")}
+
     role: Role
     content: str | list[Part] | None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: Function | None = None
+    refusal: str | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
 
 class FunctionTool(Body):
     """A function that may be called."""
+
+    others: ClassVar[Others] = rows.TOOLS
 
     name: str
     description: str | None = None
@@ -71,24 +111,40 @@ class FunctionTool(Body):
 class AnyTool(Body):
     """A tool; those that are no functions are left out."""
 
+    others: ClassVar[Others] = {**rows.TOOLS, **harmless("custom name description parameters")}
+
     type: str = "function"
     function: FunctionTool | None = None
+
+
+class ChosenFunction(Body):
+    """The function to call."""
+
+    others: ClassVar[Others] = harmless("type")
+
+    name: str
 
 
 class NamedChoice(Body):
     """The one tool to call."""
 
-    function: Function
+    others: ClassVar[Others] = harmless("type")
+
+    function: ChosenFunction
 
 
 class Schema(Body):
     """The schema of a response format."""
+
+    others: ClassVar[Others] = harmless("name description strict")
 
     json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
 class ResponseFormat(Body):
     """What an answer has to look like."""
+
+    others: ClassVar[Others] = harmless("name description strict")
 
     type: str
     json_schema: Schema | None = None
@@ -98,21 +154,25 @@ class ResponseFormat(Body):
 class StreamOptions(Body):
     """What a stream ends with."""
 
+    others: ClassVar[Others] = harmless("include_obfuscation continuous_usage_stats")
+
     include_usage: bool = False
 
 
-class ChatBody(Sampling):
+class ChatBody(Thinking, Continuing, Sampling):
     """The body of a request."""
+
+    others: ClassVar[Others] = rows.CHAT
 
     model: str = ""
     messages: list[ChatMessage] = Field(min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    n: Whole | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    max_tokens: Whole | None = Field(default=None, ge=-1)
+    max_completion_tokens: Whole | None = Field(default=None, ge=-1)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    top_logprobs: Whole | None = Field(default=None, ge=0, le=20)
     response_format: ResponseFormat | None = None
     tools: list[AnyTool] | None = None
     tool_choice: str | NamedChoice | None = None
@@ -128,8 +188,8 @@ def read(data: bytes, reply: Reply) -> Asked:
     """
     body = read_body(ChatBody, data)
     settings = body.settings()
-    if (n_most := body.max_completion_tokens or body.max_tokens) is not None:
-        settings["max_new_tokens"] = n_most
+    n_most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    settings.update(length_settings("max_tokens", n_most))
     if body.logprobs:
         settings["logprobs"] = body.top_logprobs or 0
     if body.response_format is not None:
@@ -153,6 +213,8 @@ def _prompt(body: ChatBody) -> ChatPrompt:
         [Tool(f.name, f.description or "", f.parameters or {}) for f in functions],
         choice,
         choice == AUTO if is_parallel is None else is_parallel,
+        body.variables(),
+        body.is_continued,
     )
 
 
@@ -179,10 +241,15 @@ def format_settings(wanted: ResponseFormat) -> dict[str, Any]:
 
 def chat_message(message: ChatMessage) -> dict[str, Any]:
     """Returns a message as templates read it."""
-    role = "system" if message.role == "developer" else message.role
-    found: dict[str, Any] = {"role": role, "content": content_text(message.content)}
-    if message.tool_calls:
-        found["tool_calls"] = [_earlier_call(call) for call in message.tool_calls]
+    role = _ROLES.get(message.role, message.role)
+    is_earlier = role == "assistant"
+    text = content_text(message.content, is_earlier) or message.refusal or ""
+    found: dict[str, Any] = {"role": role, "content": text}
+    calls = [_earlier_call(call) for call in message.tool_calls or ()]
+    if message.function_call is not None:
+        calls.append(_call_of("", message.function_call))
+    if calls:
+        found["tool_calls"] = calls
     for name in ("tool_call_id", "name"):
         if (value := getattr(message, name)) is not None:
             found[name] = value
@@ -190,28 +257,35 @@ def chat_message(message: ChatMessage) -> dict[str, Any]:
 
 
 def _earlier_call(call: ToolCall) -> dict[str, Any]:
-    arguments: Any = call.function.arguments
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            raise invalid(f"the arguments of the call {call.id[:40]!r} are no JSON") from None
-    function = {"name": call.function.name, "arguments": arguments}
-    return {"id": call.id, "type": "function", "function": function}
+    if call.custom is not None:
+        function = Function(name=call.custom.name, arguments={"input": call.custom.input})
+        return _call_of(call.id, function)
+    return _call_of(call.id, call.function or Function())
 
 
-def content_text(content: str | list[Part] | None) -> str:
+def _call_of(identity: str, function: Function) -> dict[str, Any]:
+    called = {"name": function.name, "arguments": call_arguments(function.arguments)}
+    return {"id": identity, "type": "function", "function": called}
+
+
+def content_text(content: str | list[Part] | None, is_earlier: bool = False) -> str:
     """Returns the text of a message's content.
+
+    is_earlier: it is an answer, of which thoughts and what other servers add are left out.
 
     Raises:
         ServeError: A part is no text.
     """
     if isinstance(content, str):
         return content
-    parts = content or []
-    if odd := [part.type for part in parts if part.text is None]:
-        raise invalid(f"a part of type {odd[0]!r} has no text; this model reads text alone")
-    return "".join(part.text or "" for part in parts)
+    texts = [
+        (part.type, part.refusal if part.text is None else part.text) for part in content or ()
+    ]
+    known = [text or "" for kind, text in texts if text is not None or kind in _TEXTS]
+    odd = [kind for kind, text in texts if text is None and kind not in _TEXTS]
+    if odd and not is_earlier:
+        raise invalid(f"a part of type {odd[0][:40]!r} has no text; this model reads text alone")
+    return "".join(known)
 
 
 def whole(reply: Reply, model: str, answer: Answer) -> Document:

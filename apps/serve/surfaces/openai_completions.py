@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -19,11 +19,14 @@ from edgedec.apps.serve.core import (
     TokenInfo,
     invalid,
 )
-from edgedec.apps.serve.surfaces import openai
+from edgedec.apps.serve.surfaces import openai, rows
 from edgedec.apps.serve.surfaces.fields import (
     MAX_CHOICES,
+    Others,
     Sampling,
     TextPrompts,
+    Whole,
+    length_settings,
     read_body,
     text_prompts,
 )
@@ -34,15 +37,17 @@ from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
 class CompletionBody(Sampling):
     """The body of a request. max_tokens: 0 is for those who want the prompt's tokens alone."""
 
+    others: ClassVar[Others] = rows.CHAT
+
     model: str = ""
     prompt: TextPrompts
     suffix: str | None = None
     echo: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    max_tokens: int | None = Field(default=None, ge=0)
-    logprobs: int | None = Field(default=None, ge=0, le=20)
+    n: Whole | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    max_tokens: Whole | None = Field(default=None, ge=-1)
+    logprobs: Whole | None = Field(default=None, ge=0, le=20)
     origins: bool | None = None
 
 
@@ -56,7 +61,7 @@ def read(data: bytes, reply: Reply) -> Asked:
     n_most = 16 if body.max_tokens is None else body.max_tokens
     if n_most == 0 and not body.echo:
         raise invalid("max_tokens is 0, expected at least 1, or echo", param="max_tokens")
-    settings = {"max_new_tokens": max(1, n_most), **body.settings()}
+    settings = {**length_settings("max_tokens", n_most or 1), **body.settings()}
     if body.logprobs is not None:
         settings["logprobs"] = body.logprobs
     request = CoreRequest(

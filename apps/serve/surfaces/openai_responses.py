@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -24,8 +25,19 @@ from edgedec.apps.serve.core import (
     Tool,
     invalid,
 )
-from edgedec.apps.serve.surfaces import openai
-from edgedec.apps.serve.surfaces.fields import Body, Role, Sampling, read_body
+from edgedec.apps.serve.surfaces import openai, rows
+from edgedec.apps.serve.surfaces.fields import (
+    Body,
+    Others,
+    Role,
+    Sampling,
+    Text,
+    Whole,
+    harmless,
+    length_settings,
+    read_body,
+    tool_part_text,
+)
 from edgedec.apps.serve.surfaces.openai_chat import (
     ChatMessage,
     Function,
@@ -36,22 +48,29 @@ from edgedec.apps.serve.surfaces.openai_chat import (
     format_settings,
 )
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
+from edgedec.apps.serve.surfaces.thinking import Continuing, Thinking
 
 
 class Item(Body):
     """An item of the input: a message, a call that was made, or what it gave."""
 
-    type: str = "message"
+    others: ClassVar[Others] = rows.MARKS
+
+    type: Text = "message"
+    id: Text = ""
     role: Role | None = None
     content: str | list[Part] | None = None
-    call_id: str = ""
-    name: str = ""
-    arguments: str = ""
-    output: str | list[Part] | None = None
+    call_id: Text = ""
+    name: Text = ""
+    arguments: Any = ""
+    input: Any = ""
+    output: Any = None
 
 
 class ResponseTool(Body):
     """A tool; those that are no functions are left out."""
+
+    others: ClassVar[Others] = {**rows.TOOLS, **harmless("async")}
 
     type: str
     name: str = ""
@@ -60,27 +79,35 @@ class ResponseTool(Body):
 
 
 class NamedTool(Body):
-    """The one tool to call."""
+    """The one tool to call, or those that may be called: ``allowed_tools``."""
+
+    others: ClassVar[Others] = harmless("server_label")
 
     type: str
     name: str = ""
+    mode: str | None = None
+    tools: list[ResponseTool] | None = None
 
 
-class Text(Body):
+class TextOptions(Body):
     """What the text has to look like."""
+
+    others: ClassVar[Others] = harmless("verbosity")
 
     format: ResponseFormat | None = None
 
 
-class ResponsesBody(Sampling):
+class ResponsesBody(Thinking, Continuing, Sampling):
     """The body of a request."""
+
+    others: ClassVar[Others] = {**rows.RESPONSES, **harmless("stream_options")}
 
     model: str = ""
     input: str | list[Item]
     instructions: str | None = None
     stream: bool | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1)
-    text: Text | None = None
+    max_output_tokens: Whole | None = Field(default=None, ge=-1)
+    text: TextOptions | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: str | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -98,8 +125,7 @@ def read(data: bytes, reply: Reply) -> Asked:
         message = "responses are not stored here: send the whole conversation as input"
         raise invalid(message, param="previous_response_id")
     settings = body.settings()
-    if body.max_output_tokens is not None:
-        settings["max_new_tokens"] = body.max_output_tokens
+    settings.update(length_settings("max_output_tokens", body.max_output_tokens))
     if body.text is not None and body.text.format is not None:
         settings.update(format_settings(body.text.format))
     request = CoreRequest(body.model, [_prompt(body)], settings)
@@ -123,23 +149,37 @@ def _prompt(body: ResponsesBody) -> ChatPrompt:
     choice = choice if isinstance(choice, str) else choice.name or AUTO
     is_parallel = body.parallel_tool_calls
     may_be_several = choice == AUTO if is_parallel is None else is_parallel
-    return ChatPrompt(messages, tools, choice, may_be_several)
+    if isinstance(body.tool_choice, NamedTool) and body.tool_choice.type == "allowed_tools":
+        allowed = {tool.name for tool in body.tool_choice.tools or ()}
+        tools, choice = [t for t in tools if t.name in allowed], body.tool_choice.mode or AUTO
+    return ChatPrompt(messages, tools, choice, may_be_several, body.variables(), body.is_continued)
 
 
 def _message(item: Item) -> dict[str, Any] | None:
     """Returns an item as a message; None for thoughts and items of tools that nobody knows."""
-    if item.type == "message":
+    if item.type in ("message", ""):
         if item.role is None:
             raise invalid("input has a message without a role", param="input")
         return chat_message(ChatMessage(role=item.role, content=item.content))
-    if item.type == "function_call":
-        function = Function(name=item.name, arguments=item.arguments)
+    if item.type in ("function_call", "custom_tool_call"):
+        is_custom = item.type == "custom_tool_call"
+        arguments = {"input": item.input} if is_custom else item.arguments
+        function = Function(name=item.name, arguments=arguments)
         call = ToolCall(id=item.call_id, function=function)
         return chat_message(ChatMessage(role="assistant", tool_calls=[call]))
-    if item.type == "function_call_output":
-        message = ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id)
-        return chat_message(message)
+    if item.type in ("function_call_output", "custom_tool_call_output"):
+        content = _output_text(item.output)
+        return {"role": "tool", "content": content, "tool_call_id": item.call_id}
     return None
+
+
+def _output_text(output: Any) -> str:
+    """Returns what a tool of the client gave: text, parts, of which pictures are named, or JSON."""
+    if isinstance(output, str) or output is None:
+        return output or ""
+    if not isinstance(output, list):
+        return json.dumps(output, ensure_ascii=False)
+    return "".join(tool_part_text(part) for part in output)
 
 
 def whole(head: Document, answer: Answer) -> Document:
