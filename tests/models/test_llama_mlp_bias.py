@@ -15,7 +15,6 @@ class TestParity(FamilyParity):
     EXPECTED = {"family": "llama", "has_mlp_bias": True}
     ARCHITECTURE = "llama"
     HAS_PAIRED_HEADS = True
-    HAS_ORACLE = False  # transformers drops these biases of GGUF files
 
     @classmethod
     def make_model(cls) -> Any:
