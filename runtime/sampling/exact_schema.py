@@ -9,8 +9,9 @@ from zero; of objects, names that an expression in ``patternProperties`` allows.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -33,8 +34,11 @@ from edgedec.runtime.sampling.schema_ways import (
 _MOST_EXACT = 2**53
 """Integers up to here are floats, too."""
 _MOST_FLOAT_DIGITS = 15
-_MOST_STEP = 10**6
-"""Multiples of less are left to the library, which takes for ever over those of 2^24."""
+_MOST_STEP = 10**4
+_MOST_STEPS = 10**5
+"""Of a step, and of the common multiple of all steps, trailing zeros aside: with more of them the
+library takes seconds, or minutes, to see that some number fits."""
+_MOST_COEFFICIENT = 2**32
 _MOST_DIGITS = 4000
 _NUMBER_KEYS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -166,7 +170,7 @@ class _Rules:
             step = Fraction(step.numerator)  # the integers among its multiples
         if step is None or (step == 1 and is_integer):
             pattern = (number_patterns.integers if is_integer else number_patterns.decimals)(bounds)
-        elif step < _MOST_STEP and not _is_long_step(part["multipleOf"]) and (
+        elif not _is_long_step(part["multipleOf"]) and (
             near := _near(bounds, step)
         ):  # fmt: skip
             kind = "integer" if is_integer else "number"
@@ -425,9 +429,33 @@ def _is_long(value: Any) -> bool:
 def _is_long_step(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | Fraction):
         return False
-    digits = Decimal(repr(value)).as_tuple().digits if isinstance(value, float) else ()
-    coefficient = int("".join(map(str, digits))) if digits else value
-    return _is_long(value) or coefficient >= _MOST_STEP
+    too_many = exact(value) >= _MOST_COEFFICIENT
+    return _is_long(value) or too_many or _without_zeros(value) > _MOST_STEP
+
+
+def _without_zeros(step: int | float | Decimal | Fraction) -> int:
+    """Returns the digits of a step as a number, without the point and the zeros at the end."""
+    digits = number_patterns.decimal_text(abs(exact(step))).replace(".", "").strip("0")
+    return int(digits or "1")
+
+
+def check_steps(schema: Any) -> None:
+    """Raises an UnsupportedKeywordError if steps that may meet take the library too long."""
+    if math.lcm(*map(_without_zeros, _steps(schema))) > _MOST_STEPS:
+        raise UnsupportedKeywordError("multipleOf: the numbers of the schema have a large multiple")
+
+
+def _steps(schema: Any) -> Iterator[int | float]:
+    """Yields all steps."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from _steps(one)
+    elif isinstance(schema, Mapping):
+        step = schema.get("multipleOf")
+        if isinstance(step, int | float) and not isinstance(step, bool):
+            yield step
+        for one in schema.values():
+            yield from _steps(one)
 
 
 def _type_of(value: Any) -> str:

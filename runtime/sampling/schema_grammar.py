@@ -9,6 +9,7 @@ from typing import Any
 from edgedec.models.errors import ConfigError, RefusedGrammarError
 from edgedec.models.installation import install_command
 from edgedec.runtime.sampling.exact_schema import (
+    check_steps,
     exact_grammar,
     needs_exact_numbers,
     read_schema,
@@ -156,6 +157,7 @@ def _grammar(schema: Any, text: str) -> Grammar:
     """
     schema = _with_options(schema)
     if not needs_exact_numbers(schema):
+        check_steps(schema)
         return {"json_schema": json.loads(write_schema(schema))}
     lark = exact_grammar(schema, space_lines(text), _options(schema))
     if lark is None:

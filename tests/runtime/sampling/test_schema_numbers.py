@@ -63,6 +63,9 @@ EXACT: list[tuple[Any, list[str], list[str]]] = [
     ({"type": "integer", "multipleOf": 7, "minimum": 2**60}, [str((2**60 // 7 + 1) * 7)],
      [str(2**60), "7"]),
     ({"type": "integer", "multipleOf": 2**24}, [str(2**24), "0"], [str(2**23)]),
+    ({"type": "integer", "multipleOf": 999983}, ["0", "-999983"], ["1", "999982"]),
+    ({"type": "integer", "multipleOf": 1000000}, ["0", "7000000", str(10**12)], ["100000"]),
+    ({"type": "number", "multipleOf": 0.0001}, ["0.0001", "123456"], ["0.00001"]),
     ({"minimum": LONG}, [str(LONG), str(LONG) + ".5", '"a"', "{}"], [str(LONG - 1)]),
     ({"type": "number", "maximum": 3.4028234663852886e38}, ["1.5", "-7"], ["1" + "0" * 39]),
     ({"const": {"id": [LONG, None]}}, [f'{{"id":[{LONG},null]}}', f'{{ "id": [{LONG}, null] }}'],
@@ -111,6 +114,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"type": "object", "patternProperties": {"^a": INT64}}, "patternProperties"),
     ({"$ref": "https://example.com/x", "minimum": LONG}, r"\$ref"),
     ({"minimum": LONG, "maximum": LONG - 1, "type": "integer"}, "no value fits"),
+    ({"type": "integer", "allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}, "multipleOf"),
     ('{"const": Infinity}', "Infinity"),
 ]  # fmt: skip
 
