@@ -41,7 +41,7 @@ def read_passages(paths: list[Path], n_typed: int) -> list[Passage]:
 
 def _read_passage(path: Path, n_typed: int) -> Passage:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot type {path} ({error}): expected a UTF-8 text file") from None
     start = text.find("\n", len(text) // 3) + 1

@@ -136,7 +136,7 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
         "rows": rows,
     }
     write_out(written(document, printing.output.value, lambda d: d["rows"], _markdown))
-    read = text.read_text(encoding="utf-8")
+    read = text.read_bytes().decode("utf-8-sig")
     workload: dict[str, Scalar] = {"texts_sha256": texts_sha256([read]), "answer_tokens": n_new}
     times = _times(jobs, measurement)
     printing.recorder.save(
@@ -195,7 +195,7 @@ def _n_layer_weights(config: ModelConfig) -> int:
 
 def _tokens(engine: Engine, path: Path, least: int) -> list[int]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}; expected a UTF-8 text") from None
     tokens = engine.tokenizer.encode(text)

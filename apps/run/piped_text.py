@@ -42,7 +42,7 @@ def _piped_text() -> str:
         )
         return ""
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"standard input is not UTF-8: byte {error.start} is "

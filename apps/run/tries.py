@@ -114,7 +114,7 @@ class _Tests:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._tests = path.read_text(encoding="utf-8")
+            self._tests = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read {path}: {error}; expected Python code") from None
         self._alone = one_by_one(self._tests)

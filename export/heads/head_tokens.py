@@ -102,7 +102,7 @@ def _texts(files: list[Path]) -> Iterator[str]:
             if b"\0" not in content:
                 # A character may be cut in two at the end of what is read.
                 is_whole = len(content) < MAX_CORPUS_BYTES
-                yield getincrementaldecoder("utf-8")().decode(content, is_whole)
+                yield getincrementaldecoder("utf-8-sig")().decode(content, is_whole)
         except (OSError, UnicodeDecodeError):
             continue
 

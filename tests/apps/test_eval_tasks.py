@@ -24,8 +24,10 @@ from edgedec.apps.eval.tasks import Problem, read_problems, read_text
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.prompt_files import read_prompts
 from edgedec.runtime.text.infill import find_infill_tokens
 from edgedec.system.sandbox.programs import Limits
+from edgedec.training.features import corpus
 
 from ..runtime.conftest import ToySession
 
@@ -437,3 +439,24 @@ def test_a_file_of_choices_may_begin_with_a_mark(tmp_path: Path) -> None:
     first, second = read_choices(path)
     assert first.prompt.startswith("Who?\nA. a")
     assert (first.right, second.right) == (1, 0)
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_positions_are_those_of_the_file(tmp_path: Path, ends: str) -> None:
+    lines = [f"line {i}" for i in range(44)]
+    path = tmp_path / "lines.txt"
+    path.write_bytes(ends.join([*lines, "the last"]).encode("utf-8-sig"))
+    assert read_text(path).index("the last") == sum(map(len, lines)) + 44 * len(ends)
+    (prompt,) = read_prompts([write_marked(tmp_path / "p.jsonl", {"prompt": "Who?"})])
+    assert prompt.text == "Who?"
+
+
+def write_marked(path: Path, line: dict[str, str]) -> Path:
+    path.write_bytes(json.dumps(line).encode("utf-8-sig"))
+    return path
+
+
+def test_texts_to_learn_from_have_no_mark(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfHello\r\n")
+    assert corpus.text_of(path) == "Hello\r\n"

@@ -79,7 +79,7 @@ def text_of(path: Path) -> str | None:
             content = file.read(_MAX_FILE_BYTES)
         # A character may be cut in two at the end of what is read.
         is_whole = len(content) < _MAX_FILE_BYTES
-        text = getincrementaldecoder("utf-8")().decode(content, is_whole)
+        text = getincrementaldecoder("utf-8-sig")().decode(content, is_whole)
     except (OSError, UnicodeDecodeError):
         return None
     return None if "\0" in text else text

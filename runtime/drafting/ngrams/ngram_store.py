@@ -217,6 +217,6 @@ def _text_of(path: Path) -> str:
         if path.stat().st_size > _LARGEST_FILE:
             return ""
         content = path.read_bytes()
-        return "" if b"\0" in content else content.decode("utf-8")
+        return "" if b"\0" in content else content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return ""
