@@ -20,6 +20,7 @@ from edgedec.models.bundle_files import (
 )
 from edgedec.models.errors import BundleError
 from edgedec.models.fields import Fields, shown
+from edgedec.models.file_kinds import file_kind
 from edgedec.models.graph import ONNX_SUFFIX
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry, read_model_entry
 from edgedec.models.onnx_locations import locations
@@ -198,7 +199,7 @@ def _read_json(folder: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise BundleError(f"cannot read a bundle at {folder}: {error.strerror}") from None
     if not is_folder:
-        found = "a file" if folder.exists() else "nothing"
+        found = file_kind(folder) if folder.exists() else "nothing"
         raise BundleError(
             f"{folder}: found {found}, expected a bundle directory (`edgedec export` makes one)"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -186,6 +186,7 @@ def bench(
       edgedec bench smollm2.edgedec --typing notes.txt --against llama.cpp --model SmolLM2.gguf
     """
     is_with_prompts = bool(prompts.prompts)
+    passes, prompts = _shared_tokens(passes, prompts)
     _check_options(passes, prompts, first, keys)
     plan = planning.plan(3 if is_with_prompts else 5)
     printing = Printing(output, plot, planning.allow_noise, Recorder(saving))
@@ -197,6 +198,18 @@ def bench(
         bench_prompts(bundle, prompts, plan, peers.rivals(), printing)
     else:
         bench_passes(bundle, passes, plan, only_plain(peers.rivals()), printing)
+
+
+def _shared_tokens(
+    passes: PassOptions, prompts: PromptOptions
+) -> tuple[PassOptions, PromptOptions]:
+    """Returns the options with -n where it belongs: with --prompts it is one number of tokens."""
+    given = passes.new_tokens
+    if not prompts.prompts or given is None or prompts.max_new_tokens is not None:
+        return passes, prompts
+    if not given.isdecimal() or int(given) < 2:
+        raise ConfigError(f"-n is {given}, expected one number of at least 2 with --prompts")
+    return replace(passes, new_tokens=None), replace(prompts, max_new_tokens=int(given))
 
 
 def _check_options(

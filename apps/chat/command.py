@@ -16,6 +16,7 @@ from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
 from edgedec.apps.run.command import ShowOptions, tell_if_recommended, unlimited
+from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 
@@ -67,6 +68,10 @@ def chat(
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report, prefix_cache, store, overlap, prefix_disk)
     with engine:
+        if not engine.has_chat_template:
+            raise ConfigError(
+                "this model has no chat template: `edgedec run --raw` has it continue a text"
+            )
         asked = switching.apply(request.make_request(unlimited(engine)))
         tell_if_approximate(asked)
         tell_if_recommended(asked, engine.defaults)

@@ -156,7 +156,7 @@ def bench(
         bool, typer.Option("--allow-noise", help="Keep noisy results as well, and mark them.")
     ] = False,
     force: Force = False,
-    wait: Wait = 120.0,
+    wait: Wait = 60.0,
     debug: options.Debug = False,
 ) -> None:
     """Measure a bundle on every host, and write a result file for each.
@@ -190,7 +190,7 @@ class FleetOptions:
         str | None, typer.Option(metavar="TEXT", help="What to call the fleet in the result file.")
     ] = None
     force: Force = False
-    wait: Wait = 120.0
+    wait: Wait = 60.0
 
 
 @fleet.command("eval", cls=HelpCommand)
@@ -252,7 +252,7 @@ def write(
         float, typer.Option(metavar="T", min=0.0, help="Temperature. 0 takes the likeliest tokens.")
     ] = 0.7,
     force: Force = False,
-    wait: Wait = 120.0,
+    wait: Wait = 60.0,
     debug: options.Debug = False,
 ) -> None:
     """Have all hosts together write the texts that `train head` learns from.

@@ -16,7 +16,9 @@ from edgedec.apps.fleet.shipped import Shipped
 from edgedec.apps.fleet.worker import free_port
 from edgedec.models.errors import EdgedecError
 
-_AGAIN_S = 2.0
+_AGAIN_S = (2.0, 5.0, 10.0, 20.0)
+"""How long to wait before each further try; the last one stands for all that follow."""
+
 _MOST_STARTS = 6
 """Workers of a host that may end by themselves before the host is given up."""
 
@@ -31,7 +33,7 @@ class CrewOptions:
     """How hosts are treated. patience_s: how long one may be away before it is given up."""
 
     is_forced: bool = False
-    patience_s: float = 120.0
+    patience_s: float = 60.0
 
 
 class Keeper:
@@ -50,9 +52,11 @@ class Keeper:
 
     async def keep(self, on_lost: Callable[[str, str], None]) -> None:
         """Has the host work until that is hopeless, and then says why."""
+        n_failed = 0
         while True:
             try:
                 await self._serve()
+                n_failed = 0
                 continue
             except HostError as error:
                 reason, is_final = str(error), error.is_final
@@ -64,7 +68,8 @@ class Keeper:
                 on_lost(self.host.label, reason)
                 return
             note(f"{self.host.label}: {reason}; trying again")
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_AGAIN_S[min(n_failed, len(_AGAIN_S) - 1)])
+            n_failed += 1
 
     async def _serve(self) -> None:
         """Has the host work as long as one connection lasts."""

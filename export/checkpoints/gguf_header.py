@@ -19,6 +19,7 @@ import numpy.typing as npt
 from edgedec.export.checkpoints.gguf_codes import TENSOR_TYPES, UNREAD_TYPES, TensorType
 from edgedec.export.checkpoints.mapped_file import MappedFile
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.file_kinds import kind_of_bytes
 
 MAX_STRING_BYTES = 1 << 24
 MAX_STRINGS = 1 << 22
@@ -170,7 +171,11 @@ class _Cursor:
 def _check_magic(cursor: _Cursor) -> None:
     magic = cursor.data[: min(4, cursor.size)]
     if magic != b"GGUF":
-        raise cursor.error(f"begins with {magic!r}, expected b'GGUF'; this is not a GGUF file")
+        kind = kind_of_bytes(bytes(cursor.data[: min(512, cursor.size)]))
+        more = f" but {kind}" if kind else ""
+        raise cursor.error(
+            f"begins with {magic!r}, expected b'GGUF'; this is not a GGUF file{more}"
+        )
     cursor.take(4, "magic")
     version: int = cursor.scalar(_SCALARS[4], "version")
     if version in (2, 3):

@@ -12,11 +12,14 @@ FinishReason = Literal["stop", "length", "cancelled", "context"]
 """A stop token or text; max_new_tokens; stopped by the caller; no room for another token."""
 
 
+_SHOWN = 60
+"""Characters of a text in its short form."""
+
 UP_TO_TIES: Literal["up to ties"] = "up to ties"
 """What a lossless method gives where a row's logits depend on the other rows of its pass."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GenerationResult:
     """One finished output and what it took.
 
@@ -54,6 +57,11 @@ class GenerationResult:
     largest_gap: float = 0.0
     logprobs: tuple[TokenLogprob, ...] = ()
     is_in_order: bool = True
+
+    def __repr__(self) -> str:
+        """Returns the result in short: the fields have all of it."""
+        text = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}..."
+        return f"GenerationResult({text!r}, {self.n_new_tokens} new tokens, {self.finish_reason})"
 
     @property
     def n_new_tokens(self) -> int:

@@ -14,6 +14,7 @@ from edgedec.models.errors import (
     CheckpointError,
     ConfigError,
     EdgedecError,
+    PromptTooLongError,
     SessionError,
     UnsupportedModelError,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "EngineOptions",
     "GenerationConfig",
     "GenerationResult",
+    "PromptTooLongError",
     "SamplingConfig",
     "SessionError",
     "SpeculationConfig",

@@ -71,7 +71,7 @@ def test_version(cli: Cli) -> None:
         ["run", "b.edgedec", "text", "--prompt-file", "f"],
         ["run", "b.edgedec", "text", "--top-p", "2"],
         ["run", "b.edgedec", "text", "--temperature", "-1"],
-        ["run", "b.edgedec", "text", "-n", "0"],
+        ["run", "b.edgedec", "text", "-n", "-1"],
         ["run", "b.edgedec", "text", "--seed", "x"],
         ["run", "b.edgedec", "text", "--logit-bias", "5"],
         ["run", "b.edgedec", "text", "--logit-bias", "a=1"],

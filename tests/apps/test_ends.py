@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from ..runtime.opening.test_load import mutable_copy, replace
+
 Cli = Callable[..., Any]
 STORY = "The cat of the miller is called Tom.\n"
 QUESTION = "What is the cat called?"
@@ -82,3 +84,9 @@ def test_a_cut_answer_says_so(
         input="Why is the sky blue?\n", capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     assert "stopped at 4 tokens; -n 0: to the end" in done.stderr
+
+
+def test_a_base_model_does_not_chat(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
+    bundle = mutable_copy(small_bundle, tmp_path / "base.edgedec")
+    replace(bundle, "chat_template.jinja", None)
+    assert "`edgedec run --raw` has it continue a text" in cli("chat", bundle).error

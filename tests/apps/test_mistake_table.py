@@ -52,7 +52,7 @@ TYPED = {
 GIVEN = {
     "a missing model file": (("run", "no.gguf", "Hi"), "there is no file no.gguf: check the path"),
     "a damaged model file": (("run", "bad.gguf", "Hi"), "truncated or damaged, fetch it again"),
-    "text called a model": (("run", "text.gguf", "Hi"), "this is not a GGUF file"),
+    "text called a model": (("run", "text.gguf", "Hi"), "this is not a GGUF file but a text file"),
     "a folder in place of a bundle": (("run", "folder", "Hi"), "`edgedec export` makes one"),
     "a bundle without a manifest": (("run", "x.edgedec", "Hi"), "holds no manifest.json"),
     "a missing bundle": (("chat", "no.edgedec"), "found nothing, expected a bundle directory"),
@@ -62,7 +62,7 @@ GIVEN = {
     "no name of the hub": (("models", "pull", "no name"), "expected a hub id such as org/name"),
     "a model that nobody knows": (("models", "show", "zzz"), "fetch others with `edgedec models"),
     "a model that is not here": (("models", "remove", "zzz"), "there is nothing here of 'zzz'"),
-    "a text in place of a bundle": (("inspect", "a.txt"), "found a file, expected a bundle"),
+    "a text in place of a bundle": (("inspect", "a.txt"), "found a text file, expected a bundle"),
     "a prompt before the bundle": (("run", "Why so?", BUNDLE), "name the bundle before it"),
     "an export of nothing": (("export", "no.gguf", "-o", "o"), "expected a .gguf file, a Hugging"),
     "an export on something": ((*EXPORT, BUNDLE), "replace it with --force"),

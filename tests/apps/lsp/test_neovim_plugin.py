@@ -169,3 +169,37 @@ def test_health_says_what_is_wrong(neovim: Neovim, smollm2_bundle: Path, tmp_pat
     assert "the server runs: on" in found
     assert "ERROR" not in found
     assert ":Edgedec" in neovim.vim.command_output("help :Edgedec | echo getline('.')")
+
+
+def test_a_dot_repeats_it(typing: Neovim) -> None:
+    offered = typing.ghost
+    typing.press("<Tab><Esc>")
+    typing.until(lambda: typing.vim.funcs.mode() == "n" and typing.line == SUN + offered)
+    typing.press(":enew!<CR>.")
+    typing.until(lambda: typing.line == SUN + offered)
+
+
+def test_a_buffer_that_cannot_be_modified(typing: Neovim) -> None:
+    typing.vim.command("setlocal nomodifiable")
+    typing.press("<Tab>")
+    typing.press("<Esc>")
+    typing.until(lambda: typing.vim.funcs.mode() == "n")
+    assert " west" not in typing.line  # the key is what it is without a suggestion
+    assert "Lua" not in typing.vim.command_output("messages")
+
+
+def test_tabs_look_like_the_text(neovim: Neovim) -> None:
+    neovim.vim.command("setlocal tabstop=4")
+    neovim.vim.current.line = "\tab"
+    neovim.press("A")
+    neovim.lua(
+        "local g = require('edgedec.ghost')\n"
+        "g.show(g.place(), { { insertText = 'c\td\\n\te日\tf' } }, false)"
+    )
+    marks = neovim.lua(
+        "return vim.api.nvim_buf_get_extmarks(0, vim.api.nvim_create_namespace('edgedec'),"
+        " 0, -1, { details = true })"
+    )
+    ((_, _, _, details),) = marks
+    assert details["virt_text"][0][0] == "c d"  # behind 4 + 2 + 1 columns comes a tab of 1
+    assert details["virt_lines"][0][0][0] == "    e日 f"

@@ -89,7 +89,7 @@ end
 function M.ask(kind, step)
   local buffer = vim.api.nvim_get_current_buf()
   local client = vim.lsp.get_clients({ name = server_name, bufnr = buffer })[1]
-  if client == nil or vim.fn.pumvisible() == 1 then
+  if client == nil or vim.fn.pumvisible() == 1 or not vim.bo[buffer].modifiable then
     return
   end
   local window = vim.api.nvim_get_current_win()
@@ -155,8 +155,10 @@ end
 function M.paint()
   vim.api.nvim_buf_clear_namespace(shown.buffer, namespace, 0, -1)
   local lines = {}
+  local column = vim.fn.virtcol({ shown.row + 1, shown.column + 1 }, true)[1] - 1
   for _, line in ipairs(vim.split(M.text(), "\n")) do
-    lines[#lines + 1] = { { line, "EdgedecSuggestion" } }
+    lines[#lines + 1] = { { M.without_tabs(line, column), "EdgedecSuggestion" } }
+    column = 0
   end
   if #shown.texts > 1 then
     local count = (" (%d of %d)"):format(shown.index, #shown.texts)
@@ -168,6 +170,21 @@ function M.paint()
     virt_lines = { unpack(lines, 2) },
     hl_mode = "combine",
   })
+end
+
+--- Returns a line with spaces instead of tabs, as wide as the buffer shows them.
+---@param line string
+---@param column integer of the screen at which it begins
+function M.without_tabs(line, column)
+  local width = vim.bo[shown.buffer].tabstop
+  local parts = {}
+  for part, tab in line:gmatch("([^\t]*)(\t?)") do
+    column = column + vim.fn.strdisplaywidth(part)
+    local n = tab == "" and 0 or width - column % width
+    parts[#parts + 1] = part .. (" "):rep(n)
+    column = column + n
+  end
+  return table.concat(parts)
 end
 
 --- Keeps the rest of a suggestion whose beginning was typed; hides any other.
@@ -193,18 +210,16 @@ function M.keep_typed()
   end
 end
 
---- Writes text at the cursor, as a step of undo of its own.
+--- Writes text at the cursor, as a step of undo of its own. It is pasted, for `.` repeats that.
 ---@param text string?
 function M.take(text)
-  if text == nil then
+  if text == nil or not vim.bo.modifiable then
     return false
   end
-  local row, column, lines = shown.row, shown.column, vim.split(text, "\n")
-  vim.bo.undolevels = vim.bo.undolevels
-  vim.api.nvim_buf_set_text(0, row, column, row, column, lines)
-  local start = #lines == 1 and column or 0
-  vim.api.nvim_win_set_cursor(0, { row + #lines, start + #lines[#lines] })
   local rest = M.text():sub(#text + 1)
+  M.hide()
+  vim.bo.undolevels = vim.bo.undolevels
+  vim.api.nvim_paste(text, false, -1)
   if rest == "" then
     M.hide()
   else
