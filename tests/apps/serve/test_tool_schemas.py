@@ -161,7 +161,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/messages": {
         "messages": MESSAGES, "max_tokens": 100, "temperature": 0,
         "tools": [{"name": "get_weather", "input_schema": FUNCTION["parameters"]}],
-        "regex": r'\{"days": [0-9]{1,3}\}',
+        "output_config": {"format": {"type": "json_schema", "schema": WEATHER}},
     },
     "/api/chat": {
         "model": "smollm2", "messages": MESSAGES, "options": {"num_predict": 100, "temperature": 0},
