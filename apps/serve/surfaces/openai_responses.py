@@ -1,4 +1,4 @@
-"""OpenAI's responses: `POST /v1/responses`. Nothing is stored: each request has all it needs."""
+"""OpenAI's responses: `POST /v1/responses`. Items of the last answers may be named by their ids."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from edgedec.apps.serve.surfaces.fields import (
     read_body,
     tool_part_text,
 )
+from edgedec.apps.serve.surfaces.kept_items import KeptItems
 from edgedec.apps.serve.surfaces.openai_chat import (
     ChatMessage,
     Function,
@@ -49,6 +50,8 @@ from edgedec.apps.serve.surfaces.openai_chat import (
 )
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
 from edgedec.apps.serve.surfaces.thinking import Continuing, Thinking
+
+_KEPT = KeptItems()
 
 
 class Item(Body):
@@ -112,6 +115,7 @@ class ResponsesBody(Thinking, Continuing, Sampling):
     tool_choice: str | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
+    store: bool | None = None
 
 
 def read(data: bytes, reply: Reply) -> Asked:
@@ -130,8 +134,24 @@ def read(data: bytes, reply: Reply) -> Asked:
         settings.update(format_settings(body.text.format))
     request = CoreRequest(body.model, [_prompt(body)], settings)
     head = {"id": f"resp_{reply.id}", "object": "response", "created_at": reply.created}
-    framer = ResponsesFramer({**head, "model": body.model}) if body.stream else None
-    return Asked(request, partial(whole, {**head, "model": body.model}), framer)
+    head = {**head, "model": body.model, **_echoes(body)}
+    framer = ResponsesFramer(head) if body.stream else None
+    return Asked(request, partial(whole, head), framer)
+
+
+def _echoes(body: ResponsesBody) -> dict[str, Any]:
+    """Returns what an answer repeats of its request."""
+    choice = body.tool_choice or AUTO
+    return {
+        "tools": [tool.model_dump(exclude_unset=True) for tool in body.tools or ()],
+        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(exclude_unset=True),
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "store": body.store is not False,
+    }
 
 
 def _prompt(body: ResponsesBody) -> ChatPrompt:
@@ -157,6 +177,8 @@ def _prompt(body: ResponsesBody) -> ChatPrompt:
 
 def _message(item: Item) -> dict[str, Any] | None:
     """Returns an item as a message; None for thoughts and items of tools that nobody knows."""
+    if item.type == "item_reference" or (item.id and item.role is None and item.type == "message"):
+        return _message(Item.model_validate(_KEPT.find(item.id)))
     if item.type in ("message", ""):
         if item.role is None:
             raise invalid("input has a message without a role", param="input")
@@ -185,7 +207,14 @@ def _output_text(output: Any) -> str:
 def whole(head: Document, answer: Answer) -> Document:
     """Returns the document of an answer."""
     choice = answer.choices[0]
-    return _response(head, _items(head["id"], choice), choice.reason, answer.counts[0])
+    items = _items(head["id"], choice)
+    _keep(head, items)
+    return _response(head, items, choice.reason, answer.counts[0])
+
+
+def _keep(head: Document, items: list[dict[str, Any]]) -> None:
+    if head["store"]:
+        _KEPT.keep(items)
 
 
 def _response(
@@ -199,9 +228,6 @@ def _response(
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
         "output": output,
-        "parallel_tool_calls": True,
-        "tool_choice": AUTO,
-        "tools": [],
         "usage": None if counts is None else _usage(counts),
     }
 
@@ -209,7 +235,7 @@ def _response(
 def _usage(counts: Counts) -> dict[str, Any]:
     return {
         "input_tokens": counts.n_prompt,
-        "input_tokens_details": {"cached_tokens": counts.n_cached},
+        "input_tokens_details": {"cached_tokens": counts.n_cached, "cache_write_tokens": 0},
         "output_tokens": counts.n_new,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": counts.n_prompt + counts.n_new,
@@ -303,6 +329,7 @@ class ResponsesFramer:
         if not self._items and self._open is None:
             yield from self._in_item(f"msg_{self._head['id']}", "message")
         yield from self._close_item("incomplete" if done.reason == "length" else "completed")
+        _keep(self._head, self._items)
         response = _response(self._head, self._items, done.reason, done.counts)
         yield self._event(f"response.{response['status']}", response=response)
 
