@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgedec.apps.console.terminal import bytes_text
@@ -48,17 +48,30 @@ class Offer:
         return sum(entry.n_bytes for entry in self.manifest.files.values())
 
 
-@dataclass
+@dataclass(eq=False)
 class _Slot:
+    """One model. waiters: requests that get the engine as soon as it is their model's turn.
+
+    is_held: the model takes memory, or is about to. n_users: requests that use the engine.
+    """
+
     offer: Offer
     engine: Engine | None = None
+    is_held: bool = False
     n_users: int = 0
     used_s: float = 0.0
+    waiters: list[asyncio.Future[Engine]] = field(default_factory=list)
+    bringing: asyncio.Task[None] | None = None
     expires: asyncio.TimerHandle | None = None
 
 
 class Shelf:
-    """The offered models. All of it happens in the server's event loop; loading in threads."""
+    """The offered models. All of it happens in the server's event loop; loading in threads.
+
+    A model that needs the memory of others waits until their answers are complete. Later requests
+    for those models wait until it had its turn. Nobody waits for a model to load but its own
+    requests.
+    """
 
     def __init__(
         self,
@@ -74,7 +87,9 @@ class Shelf:
         self._load = load
         self._memory_bytes = memory_bytes
         self._keep_alive_s = keep_alive_s
-        self._changed = asyncio.Condition()
+        self._turns = asyncio.Lock()  # models make room one after another, in order of arrival
+        self._leaving: Collection[_Slot] = ()  # they make room next: nobody may begin to use them
+        self._changed = asyncio.Event()
 
     @property
     def offers(self) -> list[Offer]:
@@ -115,76 +130,150 @@ class Shelf:
             ServeError: It cannot be loaded, or does not fit the memory.
         """
         slot = self._slots[offer.name]
-        slot.n_users += 1
+        engine = await self._entered(slot)
         try:
-            if slot.expires is not None:
-                slot.expires.cancel()
-            yield await self._engine(slot)
+            yield engine
         finally:
-            slot.n_users -= 1
-            slot.used_s = time.monotonic()
-            self._expire(slot, self._keep_alive_s if keep_alive_s is None else keep_alive_s)
-            async with self._changed:
-                self._changed.notify_all()
+            self._leave(slot, self._keep_alive_s if keep_alive_s is None else keep_alive_s)
 
     async def close(self) -> None:
         """Unloads every model; their requests have ended."""
         for slot in self._slots.values():
+            if slot.bringing is not None:
+                await asyncio.wait((slot.bringing,))
             await self._unload(slot)
 
-    async def _engine(self, slot: _Slot) -> Engine:
-        async with self._changed:
-            while slot.engine is None:
-                if await self._make_room(slot.offer):
-                    await finished(self._load_into(slot))
-                else:
-                    await self._changed.wait()
+    async def _entered(self, slot: _Slot) -> Engine:
+        """Returns the engine of ``slot``, which counts one user more."""
+        if slot.engine is not None and slot not in self._leaving:
+            slot.n_users += 1
+            self._expire(slot, None)
             return slot.engine
+        waiter: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
+        slot.waiters.append(waiter)
+        if slot.bringing is None:
+            slot.bringing = asyncio.create_task(self._bring(slot))
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter in slot.waiters:
+                slot.waiters.remove(waiter)
+                self._report_change()
+            elif (
+                not waiter.cancelled() and waiter.exception() is None
+            ):  # it got the engine in the same moment
+                self._leave(slot, self._keep_alive_s)
+            raise
 
-    async def _make_room(self, offer: Offer) -> bool:
-        """Unloads idle models until ``offer`` fits; False if it has to wait for busy ones."""
-        if self._memory_bytes is None:
-            return True
-        if offer.n_bytes > self._memory_bytes:
+    def _leave(self, slot: _Slot, keep_alive_s: float | None) -> None:
+        slot.n_users -= 1
+        slot.used_s = time.monotonic()
+        self._expire(slot, keep_alive_s)
+        self._report_change()
+
+    async def _bring(self, slot: _Slot) -> None:
+        """Loads ``slot`` when it is its turn, and gives the engine to all who wait for it."""
+        try:
+            async with self._turns:
+                has_room = await self._make_room(slot)
+                slot.is_held |= has_room
+            if has_room and slot.engine is None:
+                await self._load_into(slot)
+        except Exception as error:
+            for waiter in self._waiters_of(slot):
+                waiter.set_exception(error)
+        else:
+            for waiter in self._waiters_of(slot):
+                assert slot.engine is not None
+                slot.n_users += 1
+                waiter.set_result(slot.engine)
+            self._expire(slot, self._keep_alive_s)  # everybody may have gone away
+        finally:
+            slot.bringing = None
+            self._report_change()
+
+    def _waiters_of(self, slot: _Slot) -> list[asyncio.Future[Engine]]:
+        """Returns who waits for ``slot``, and need not wait any longer."""
+        waiters, slot.waiters = slot.waiters, []
+        return [waiter for waiter in waiters if not waiter.done()]
+
+    async def _make_room(self, slot: _Slot) -> bool:
+        """Unloads other models until ``slot`` fits; False if nobody wants it any more.
+
+        Raises:
+            ServeError: It never fits.
+        """
+        if self._memory_bytes is not None and slot.offer.n_bytes > self._memory_bytes:
             raise ServeError(
                 503,
                 "unavailable_error",
-                f"{offer.name} takes {bytes_text(offer.n_bytes)}, --memory allows "
+                f"{slot.offer.name} takes {bytes_text(slot.offer.n_bytes)}, --memory allows "
                 f"{bytes_text(self._memory_bytes)}",
             )
-        while self._n_bytes + offer.n_bytes > self._memory_bytes:
-            idle = [s for s in self._slots.values() if s.engine is not None and not s.n_users]
-            if not idle:
-                return False
-            await self._unload(min(idle, key=lambda slot: slot.used_s))
-        return True
+        try:
+            while slot.waiters:
+                is_closing = slot.is_held and slot.engine is None
+                self._leaving = self._victims(slot)
+                if not (self._leaving or is_closing or self._lacking_bytes(slot) > 0):
+                    return True
+                if idle := [s for s in self._leaving if s.engine is not None and not s.n_users]:
+                    await self._unload(idle[0])
+                else:
+                    await self._changed.wait()
+            return slot.engine is not None
+        finally:
+            self._leaving = ()
 
-    @property
-    def _n_bytes(self) -> int:
-        return sum(offer.n_bytes for offer in self.loaded)
+    def _lacking_bytes(self, slot: _Slot) -> int:
+        """Returns how much memory has to become free before ``slot`` fits; none if it is held."""
+        if self._memory_bytes is None or slot.is_held:
+            return 0
+        held = sum(s.offer.n_bytes for s in self._slots.values() if s.is_held)
+        return held + slot.offer.n_bytes - self._memory_bytes
+
+    def _victims(self, slot: _Slot) -> list[_Slot]:
+        """Returns the models that make room for ``slot``: unused ones, longest unused first."""
+        lacking = self._lacking_bytes(slot)
+        held = [s for s in self._slots.values() if s.is_held]
+        found: list[_Slot] = []
+        for victim in sorted(held, key=lambda s: (s.engine is None, s.n_users > 0, s.used_s)):
+            if lacking > 0:
+                found.append(victim)
+                lacking -= victim.offer.n_bytes
+        return found
 
     async def _load_into(self, slot: _Slot) -> None:
-        offer = slot.offer
         try:
-            slot.engine = await asyncio.to_thread(self._load, offer.bundle)
+            slot.engine = await asyncio.to_thread(self._load, slot.offer.bundle)
         except EdgedecError as error:
-            message = f"{offer.name} cannot be loaded: {error}"
+            message = f"{slot.offer.name} cannot be loaded: {error}"
             raise ServeError(500, "server_error", message) from error
+        finally:
+            slot.is_held = slot.engine is not None
 
     async def _unload(self, slot: _Slot) -> None:
         if slot.engine is not None:
             engine, slot.engine = slot.engine, None
-            await finished(asyncio.to_thread(engine.close))
+            try:
+                await finished(asyncio.to_thread(engine.close))
+            finally:
+                slot.is_held = False
+                self._report_change()
 
     def _expire(self, slot: _Slot, after_s: float | None) -> None:
-        """Has a model that nobody uses go after a while."""
+        """Has a model that nobody uses go after a while; None for never."""
+        if slot.expires is not None:
+            slot.expires.cancel()
         if slot.n_users or after_s is None or after_s < 0:
             return
         loop = asyncio.get_running_loop()
         slot.expires = loop.call_later(after_s, lambda: loop.create_task(self._let_go(slot)))
 
     async def _let_go(self, slot: _Slot) -> None:
-        async with self._changed:
-            if not slot.n_users:
-                await self._unload(slot)
-                self._changed.notify_all()
+        if not slot.n_users:
+            await self._unload(slot)
+
+    def _report_change(self) -> None:
+        """Wakes the model that waits for room."""
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -119,7 +119,9 @@ def make_server(smollm2_bundle: Path) -> Iterator[Callable[..., Server]]:
 
     def make(models: list[str] | None = None, **fields: Any) -> Server:
         shelf = {
-            name: fields.pop(name) for name in ("memory_bytes", "keep_alive_s") if name in fields
+            name: fields.pop(name)
+            for name in ("memory_bytes", "keep_alive_s", "load")
+            if name in fields
         }
         offered = models or [f"smollm2={smollm2_bundle}"]
         made.append(Server(offered, ServerSettings(**fields), **shelf))

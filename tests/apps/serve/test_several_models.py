@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from edgedec.apps.serve.offers import find_offers
 from edgedec.apps.serve.shelf import Shelf
+from edgedec.models.errors import ConfigError
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 
@@ -74,6 +76,145 @@ def test_a_model_that_never_fits_is_refused(make_server: Any, two: list[str]) ->
     status, found = server.ask("POST", "/v1/completions", body)
     assert (status, found["error"]["type"]) == (503, "unavailable_error")
     assert "--memory allows" in found["error"]["message"]
+
+
+def test_a_loaded_model_answers_while_another_loads(make_server: Any, two: list[str]) -> None:
+    is_loading, may_load = threading.Event(), threading.Event()
+
+    def load_one_late(bundle: Path) -> Engine:
+        if server.service.shelf.loaded:
+            is_loading.set()
+            assert may_load.wait(60)
+        return load(bundle)
+
+    server = make_server(two, load=load_one_late)
+    text = answer(server, "first")
+    with ThreadPoolExecutor() as pool:
+        late = pool.submit(answer, server, "second")
+        try:
+            assert is_loading.wait(60)
+            assert answer(server, "first") == text
+            assert loaded(server) == ["first"]
+        finally:
+            may_load.set()
+        assert late.result(60) == text
+
+
+def test_two_models_load_side_by_side(two: list[str]) -> None:
+    both = threading.Barrier(2)
+
+    def load_together(bundle: Path) -> Engine:
+        both.wait(60)
+        return load(bundle)
+
+    async def use_both() -> None:
+        shelf = Shelf(find_offers(two), load_together)
+        await asyncio.gather(*(_use(shelf, offer.name) for offer in shelf.offers))
+        await shelf.close()
+
+    asyncio.run(use_both())
+
+
+def test_a_waiting_model_gets_its_turn_before_later_requests(two: list[str]) -> None:
+    order: list[str] = []
+
+    async def use(shelf: Shelf, name: str, title: str) -> None:
+        await _use(shelf, name)
+        order.append(title)
+
+    async def compete() -> None:
+        shelf = Shelf(find_offers(two), load, memory_bytes=find_offers(two)[0].n_bytes)
+        first, _ = shelf.offers
+        async with shelf.lent(first):
+            tasks = [asyncio.create_task(use(shelf, "second", "waiting"))]
+            await asyncio.sleep(0)  # the model waits for room now
+            await asyncio.sleep(0)
+            tasks.append(asyncio.create_task(use(shelf, "first", "later")))
+            await asyncio.sleep(0)
+            assert not order
+        await asyncio.gather(*tasks)
+        assert shelf.loaded == [first]
+        await shelf.close()
+
+    asyncio.run(compete())
+    assert order == ["waiting", "later"]
+
+
+def test_nobody_makes_room_for_a_client_that_left(two: list[str]) -> None:
+    n_loads = 0
+
+    def count(bundle: Path) -> Engine:
+        nonlocal n_loads
+        n_loads += 1
+        return load(bundle)
+
+    async def leave() -> None:
+        shelf = Shelf(find_offers(two), count, memory_bytes=find_offers(two)[0].n_bytes)
+        first, _ = shelf.offers
+        async with shelf.lent(first):
+            leaving = asyncio.create_task(_use(shelf, "second"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+            await _use(shelf, "first")
+        assert shelf.loaded == [first]
+        await shelf.close()
+
+    asyncio.run(leave())
+    assert n_loads == 1
+
+
+def test_many_clients_of_models_that_share_memory_all_get_answers(
+    two: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_bytes = find_offers(two)[0].n_bytes
+    most = 0
+    open_engines: set[Engine] = set()
+
+    def load_and_count(bundle: Path) -> Engine:
+        nonlocal most
+        engine = load(bundle)
+        close = engine.close
+
+        def count_close() -> None:
+            close()
+            open_engines.discard(engine)
+
+        monkeypatch.setattr(engine, "close", count_close)
+        open_engines.add(engine)
+        most = max(most, len(open_engines))
+        return engine
+
+    async def use_all() -> None:
+        shelf = Shelf(find_offers(two), load_and_count, memory_bytes=n_bytes, keep_alive_s=0)
+        names = ["first", "second"] * 6
+        await asyncio.gather(*(_use(shelf, name) for name in names))
+        await shelf.close()
+
+    asyncio.run(use_all())
+    assert most == 1
+
+
+def test_all_who_wait_for_a_model_that_cannot_be_loaded_hear_of_it(two: list[str]) -> None:
+    def fail(bundle: Path) -> Engine:
+        raise ConfigError("the disk is gone")
+
+    async def ask() -> list[Any]:
+        shelf = Shelf(find_offers(two), fail)
+        found = await asyncio.gather(
+            *(_use(shelf, "first") for _ in range(2)), return_exceptions=True
+        )
+        await shelf.close()
+        return found
+
+    found = asyncio.run(ask())
+    assert [str(error) for error in found] == ["first cannot be loaded: the disk is gone"] * 2
+
+
+async def _use(shelf: Shelf, name: str) -> None:
+    async with shelf.lent(shelf.find(name)) as engine:
+        await asyncio.to_thread(engine.encode, "One")
 
 
 def test_a_model_is_kept_whose_client_left_while_it_was_loaded(two: list[str]) -> None:
