@@ -203,3 +203,12 @@ def test_tabs_look_like_the_text(neovim: Neovim) -> None:
     ((_, _, _, details),) = marks
     assert details["virt_text"][0][0] == "c d"  # behind 4 + 2 + 1 columns comes a tab of 1
     assert details["virt_lines"][0][0][0] == "    e日 f"
+
+
+def test_an_only_suggestion_is_counted_if_others_were_asked_for(neovim: Neovim) -> None:
+    neovim.press("i")
+    show = "local g = require('edgedec.ghost')\ng.show(g.place(), { { insertText = 'c' } }, ...)"
+    neovim.lua(show, False)
+    assert neovim.ghost == "c"
+    neovim.lua(show, True)
+    assert neovim.ghost == "c (1 of 1)"

@@ -160,7 +160,7 @@ function M.paint()
     lines[#lines + 1] = { { M.without_tabs(line, column), "EdgedecSuggestion" } }
     column = 0
   end
-  if #shown.texts > 1 then
+  if #shown.texts > 1 or shown.has_others then
     local count = (" (%d of %d)"):format(shown.index, #shown.texts)
     table.insert(lines[#lines], { count, "EdgedecSuggestion" })
   end
