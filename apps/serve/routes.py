@@ -39,6 +39,7 @@ class TokenizeBody(Body):
     model: str = ""
     content: str
     add_special: bool = False
+    with_pieces: bool = False
 
 
 class DetokenizeBody(Body):
@@ -172,7 +173,11 @@ class Facts:
 
         def work(engine: Engine, is_over: IsOver) -> Any:
             encode = engine.encode if body.add_special else engine.tokenizer.encode
-            return {"tokens": encode(body.content)}
+            tokens = encode(body.content)
+            if not body.with_pieces:
+                return {"tokens": tokens}
+            decode = engine.tokenizer.decode
+            return {"tokens": [{"id": token, "piece": decode([token])} for token in tokens]}
 
         return await self._worked(request, body.model, work)
 

@@ -21,6 +21,7 @@ LLAMA: Others = {
         "reasoning_format parse_tool_calls parallel_tool_calls preserved_tokens verbose"
     ),
     **refused("dynatemp_range", "temperatures do not change within a text"),
+    **refused("return_tokens", "ask for n_probs, which names the tokens, or use /tokenize"),
     **refused("tfs_z", "there is no such truncation", 1, 0),
     **refused("adaptive_target adaptive_decay", "there is no such sampler", -1),
     **refused("lora lora_adapters control_vectors", "adapters are merged at export"),

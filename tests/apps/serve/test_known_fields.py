@@ -168,6 +168,7 @@ REFUSED = [
     (OLLAMA_CHAT, {"options": {"tfs_z": 0.5}}, "options.tfs_z"),
     (LLAMA, {"dynatemp_range": 0.5}, "dynatemp_range"),
     (LLAMA, {"grammar_lazy": True}, "grammar_lazy"),
+    (LLAMA, {"return_tokens": True}, "return_tokens"),
     (LLAMA, {"lora": [{"id": 0, "scale": 1}]}, "lora"),
 ]
 

@@ -37,6 +37,13 @@ def test_tokens_there_and_back(server: Any, engine: Engine) -> None:
     assert (status, found["error"]["type"]) == (400, "invalid_request_error")
 
 
+def test_tokens_with_their_pieces(server: Any, engine: Engine) -> None:
+    body = {"content": "Hello there", "with_pieces": True}
+    tokens = server.ask("POST", "/tokenize", body)[1]["tokens"]
+    assert [token["id"] for token in tokens] == engine.tokenizer.encode("Hello there")
+    assert "".join(token["piece"] for token in tokens) == "Hello there"
+
+
 def test_a_template_is_applied(server: Any) -> None:
     messages = [{"role": "user", "content": "Hello"}]
     _, found = server.ask("POST", "/apply-template", {"messages": messages})
