@@ -51,6 +51,8 @@ _GEMMA = TokenizerClass(
 )
 _GPT2 = TokenizerClass({"bos_token": _END, "eos_token": _END, "unk_token": _END})
 _QWEN2 = TokenizerClass({"eos_token": _END, "unk_token": _END, "pad_token": _END})
+_FILE_ALONE = TokenizerClass(adds_blank=None)
+"""What transformers 5 writes, and reads with the blank that the file has, whatever is stated."""
 _CLASSES = {
     "Llama": _LLAMA,
     "CodeLlama": _LLAMA,
@@ -62,7 +64,7 @@ _CLASSES = {
         {"bos_token": "<BOS_TOKEN>", "eos_token": "<|END_OF_TURN_TOKEN|>", "unk_token": "<UNK>"},
         True,
     ),
-    "TokenizersBackend": TokenizerClass(adds_blank=None),  # what transformers 5 writes
+    "TokenizersBackend": _FILE_ALONE,
 }
 """By their name without ``Tokenizer`` and ``Fast``; all others leave everything to the files."""
 
@@ -157,7 +159,8 @@ def with_settings(text: str, files: TokenizerFiles, vocab_size: int) -> str:
     _add_tokens(document, files, vocab_size)
     first = document.get("pre_tokenizer") or {}
     adds_blank = files.settings.values.get("add_prefix_space", files.tokenizer_class.adds_blank)
-    if first.get("type") == "ByteLevel" and adds_blank is not None:  # null leaves it to the file
+    is_stated = adds_blank is not None and files.tokenizer_class is not _FILE_ALONE
+    if first.get("type") == "ByteLevel" and is_stated:  # null leaves it to the file
         first["add_prefix_space"] = files.settings.flag("add_prefix_space", adds_blank)
     if files.tokenizer_class is _LLAMA and files.settings.values.get("add_prefix_space") is False:
         _take_blank_away(document)

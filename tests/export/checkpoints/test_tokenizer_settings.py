@@ -449,7 +449,7 @@ def test_added_tokens_are_found_in_normalised_text(make_folder: Any) -> None:
     compare(make_folder(lower(), {}, **files_of(), added_tokens={"[X]": 301}))
 
 
-@pytest.mark.parametrize("stated", [{}, {"add_prefix_space": None}])
+@pytest.mark.parametrize("stated", [{}, *({"add_prefix_space": x} for x in (None, True, False))])
 def test_a_blank_of_a_file_of_transformers_5(make_folder: Any, stated: dict[str, Any]) -> None:
     """As transformers 5.24 reads it: what the file says of a blank before texts holds."""
     config = {"tokenizer_class": "TokenizersBackend", **S, **stated}
