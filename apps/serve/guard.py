@@ -69,7 +69,7 @@ class Guard:
     def _check(self, path: str, headers: Headers) -> None:
         """Raises a ServeError if the request is a stranger's."""
         host = headers.get("host", "")
-        if not self._is_own(host):
+        if "host" in headers and not self._is_own(host):  # HTTP/1.0 may leave it out; browsers not
             raise ServeError(
                 403,
                 "permission_error",

@@ -21,8 +21,8 @@ from edgedec.models.errors import ConfigError
 _FLUSH_S = 1
 """How long clients have to read the last of an answer when the server ends."""
 
-_IDLE_S = 30
-"""How long a connection may stay open between requests."""
+_IDLE_S = 320
+"""How long a connection may stay open between requests: pools of clients keep theirs 5 minutes."""
 
 _CONNECTIONS_PER_REQUEST = 4
 """How many connections there may be for each request that may be open."""
@@ -123,6 +123,10 @@ def _limited_protocol(settings: ServerSettings) -> type[H11Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             self._unwatch()
             super().connection_lost(exc)
+
+        def _should_upgrade(self) -> bool:
+            """Returns False: who offers another protocol, such as h2c, is answered in this one."""
+            return False
 
         def _watch(self) -> None:
             self._late = self.loop.call_later(settings.header_s, self.transport.abort)

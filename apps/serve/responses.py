@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
@@ -120,10 +122,46 @@ class StreamSender:
         self._send = send
         self._media_type = media_type
         self._body = body
+        self._starting = asyncio.Lock()
+        self._has_first = False
+        self._sent_s = time.monotonic()
         self.is_begun = False
 
     async def begin(self, piece: bytes) -> None:
-        """Sends the headers and the first piece."""
+        """Sends the headers, unless a heartbeat did, and the first piece."""
+        async with self._starting:
+            await self._start()
+            await self._send_body(piece)
+            self._has_first = True
+            self._body.begin()
+
+    @asynccontextmanager
+    async def beating(self, beat: bytes, every_s: float) -> AsyncIterator[None]:
+        """Inside the block, sends ``beat`` whenever nothing was sent for ``every_s``."""
+        task = asyncio.create_task(self._beat(beat, every_s))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _beat(self, beat: bytes, every_s: float) -> None:
+        while True:
+            quiet_s = time.monotonic() - self._sent_s
+            if quiet_s < every_s:
+                await asyncio.sleep(every_s - quiet_s)
+                continue
+            self._sent_s = time.monotonic()
+            async with self._starting:
+                if self._has_first:
+                    self._body.write(beat)
+                else:
+                    await self._start()
+                    await self._send_body(beat)
+
+    async def _start(self) -> None:
+        if self.is_begun:
+            return
         self.is_begun = True
         headers = [
             (b"content-type", self._media_type.encode()),
@@ -133,11 +171,10 @@ class StreamSender:
             *self._more,
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send_body(piece)
-        self._body.begin()
 
     def send_soon(self, pieces: Iterable[bytes]) -> None:
         """Sends further pieces, from any thread; they come after the first."""
+        self._sent_s = time.monotonic()
         self._body.write(b"".join(pieces))
 
     async def end(self, pieces: Iterable[bytes]) -> None:

@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -76,7 +76,8 @@ class Service:
                 transport = scope["extensions"][TRANSPORT]
                 with BodyWriter(transport, scope["http_version"]) as body:
                     sender = StreamSender(send, surface.media_type, body, more)
-                    await self._send_stream(asked, asked.framer, receive, sender)
+                    beating = sender.beating(surface.beat, self.settings.heartbeat_s)
+                    await self._send_stream(asked, asked.framer, receive, sender, beating)
         except ServeError as problem:
             self.metrics.requests_failed_total += 1
             await send_problem(send, problem, surface.error)
@@ -136,10 +137,16 @@ class Service:
         return found
 
     async def _send_stream(
-        self, asked: Asked, framer: Framer, receive: Receive, sender: StreamSender
+        self,
+        asked: Asked,
+        framer: Framer,
+        receive: Receive,
+        sender: StreamSender,
+        beating: AbstractAsyncContextManager[None],
     ) -> None:
         try:
-            await while_there(receive, self._stream(framer, asked, sender))
+            async with beating:
+                await while_there(receive, self._stream(framer, asked, sender))
         except (ServeError, asyncio.CancelledError) as reason:
             if not sender.is_begun:
                 raise

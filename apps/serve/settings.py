@@ -24,6 +24,7 @@ class ServerSettings:
     max_new_tokens: most tokens of an answer. max_constraint_bytes: most of what an answer has to
     follow: a schema, those of all tools together, an expression or a grammar.
     header_s, body_s: how long a request may take to come. request_s: how long an answer may take.
+    heartbeat_s: how long a stream may be silent before a sign of life is sent.
     """
 
     host: str = "127.0.0.1"
@@ -42,6 +43,7 @@ class ServerSettings:
     header_s: float = 10.0
     body_s: float = 30.0
     request_s: float = 3600.0
+    heartbeat_s: float = 5.0
 
     def __post_init__(self) -> None:
         for key in self.api_keys:

@@ -384,4 +384,4 @@ def _event(kind: str, **fields: Any) -> bytes:
     return openai.sse({"type": kind, **fields}, kind)
 
 
-SURFACE = Surface("/v1/messages", MessagesBody, read, error)
+SURFACE = Surface("/v1/messages", MessagesBody, read, error, beat=_event("ping"))

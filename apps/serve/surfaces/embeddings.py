@@ -16,6 +16,9 @@ from edgedec.apps.serve.surfaces.surface import Document
 
 Vectors = npt.NDArray[np.float32]
 
+MAX_TEXTS = 2048
+"""Most texts of one request, as OpenAI's."""
+
 
 class EmbeddingsBody(Body):
     """The body of OpenAI's request. pooling: edgedec's own."""
@@ -35,7 +38,7 @@ class EmbeddingsBody(Body):
         if self.dimensions is not None:
             message = "dimensions is given, but this model's vectors have one length: leave it out"
             raise invalid(message, param="dimensions")
-        return text_prompts(self.input)
+        return text_prompts(self.input, MAX_TEXTS)
 
     def document(self, n_tokens: Sequence[int], vectors: Vectors) -> Document:
         """Returns the answer. n_tokens: of each text."""
@@ -61,7 +64,7 @@ class EmbedBody(Body):
         Raises:
             ServeError: There are none, or too many.
         """
-        return text_prompts(self.input)
+        return text_prompts(self.input, MAX_TEXTS)
 
     @property
     def keep_alive_s(self) -> float | None:

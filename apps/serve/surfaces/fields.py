@@ -253,7 +253,7 @@ def checked_stops(stops: list[str]) -> list[str]:
     return stops
 
 
-def text_prompts(given: TextPrompts) -> list[TextPrompt]:
+def text_prompts(given: TextPrompts, most: int = MAX_PROMPTS) -> list[TextPrompt]:
     """Returns the prompts that a field states.
 
     Raises:
@@ -261,9 +261,9 @@ def text_prompts(given: TextPrompts) -> list[TextPrompt]:
     """
     is_one = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
     prompts: list[Any] = [given] if is_one else list(given)
-    if not 1 <= len(prompts) <= MAX_PROMPTS:
+    if not 1 <= len(prompts) <= most:
         n = len(prompts)
-        raise invalid(f"there are {n} prompts, expected 1 to {MAX_PROMPTS}", param="prompt")
+        raise invalid(f"there are {n} prompts, expected 1 to {most}", param="prompt")
     return [TextPrompt(prompt) for prompt in prompts]
 
 

@@ -49,6 +49,7 @@ VERSION = "0.14.0"
 """Of Ollama, whose clients look for what that one could do: Codex wants 0.13.4 or newer."""
 
 NDJSON = "application/x-ndjson"
+_BEAT = b" "  # JSON may begin with spaces
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|)")
 
@@ -382,5 +383,5 @@ def shown(offer: Offer) -> Document:
     }
 
 
-CHAT = Surface("/api/chat", ChatBody, read_chat, error, NDJSON)
-GENERATE = Surface("/api/generate", GenerateBody, read_generate, error, NDJSON)
+CHAT = Surface("/api/chat", ChatBody, read_chat, error, NDJSON, _BEAT)
+GENERATE = Surface("/api/generate", GenerateBody, read_generate, error, NDJSON, _BEAT)

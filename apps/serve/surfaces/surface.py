@@ -63,7 +63,8 @@ class Surface:
     """One address that answers are asked at.
 
     body: what `read` reads. read: from the body to what is asked. error: the document of a problem.
-    media_type: of streamed answers.
+    media_type: of streamed answers. beat: what says in a silent stream that it goes on; by default
+    a comment, which clients of server-sent events skip.
     """
 
     path: str
@@ -71,3 +72,4 @@ class Surface:
     read: Callable[[bytes, Reply], Asked]
     error: Callable[[ServeError], Document]
     media_type: str = "text/event-stream"
+    beat: bytes = b": still here\n\n"

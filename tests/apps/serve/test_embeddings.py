@@ -39,3 +39,11 @@ def test_ollama_s_vectors_are_the_engine_s(server: Any, engine: Engine) -> None:
     with pytest.raises(ollama.ResponseError) as caught:
         ollama.Client(host=server.url).embed("smollm2", "word " * 9000)
     assert caught.value.status_code == 400
+
+
+def test_a_batch_of_the_stated_size_is_taken_and_a_larger_one_refused(server: Any) -> None:
+    status, answer = server.ask("POST", "/v1/embeddings", {"input": [[1]] * 2048})
+    assert (status, len(answer["data"])) == (200, 2048)
+    status, answer = server.ask("POST", "/v1/embeddings", {"input": [[1]] * 2049})
+    assert status == 400
+    assert "2048" in answer["error"]["message"]
