@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import traceback
+import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from edgedec.apps.serve.body_writer import BodyWriter
-from edgedec.apps.serve.core import ServeError
+from edgedec.apps.serve.core import ServeError, invalid
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.surfaces.surface import Document, json_bytes
 
@@ -48,11 +49,30 @@ async def read_body(scope: Scope, receive: Receive, settings: ServerSettings) ->
                 if sum(map(len, parts)) > most:
                     raise too_long
                 if not message.get("more_body", False):
-                    return b"".join(parts)
+                    break
     except TimeoutError:
         raise ServeError(
             408, "invalid_request_error", f"the body did not come within {settings.body_s:g} s"
         ) from None
+    coding = Headers(scope=scope).get("content-encoding", "identity").strip().lower()
+    return b"".join(parts) if coding == "identity" else _decoded(b"".join(parts), coding, most)
+
+
+def _decoded(data: bytes, coding: str, most: int) -> bytes:
+    """Returns what a compressed body holds; never more than ``most`` bytes are made of it."""
+    if coding not in ("gzip", "x-gzip", "deflate"):
+        message = f"Content-Encoding is {coding[:40]!r}, expected gzip, deflate or none"
+        raise ServeError(415, "invalid_request_error", message)
+    reader = zlib.decompressobj(zlib.MAX_WBITS | (0 if coding == "deflate" else 16))
+    try:
+        found = reader.decompress(data, most + 1)
+    except zlib.error as error:
+        raise invalid(f"the body is not valid {coding}: {error}") from None
+    if len(found) > most:
+        raise ServeError(413, "invalid_request_error", f"the body has more than {most} bytes")
+    if not reader.eof:
+        raise invalid(f"the body is not valid {coding}: it ends too early")
+    return found
 
 
 async def while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
