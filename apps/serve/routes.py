@@ -15,7 +15,7 @@ from edgedec.apps.serve.prompts import chat_text, n_chat_tokens
 from edgedec.apps.serve.responses import read_body
 from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.surfaces import anthropic, llama_server, ollama, openai_models
-from edgedec.apps.serve.surfaces.embeddings import EmbedBody, EmbeddingsBody
+from edgedec.apps.serve.surfaces.embeddings import EmbedBody, EmbeddingsBody, OldEmbedBody
 from edgedec.apps.serve.surfaces.fields import Body
 from edgedec.apps.serve.surfaces.fields import read_body as read_fields
 from edgedec.apps.serve.surfaces.openai_chat import ChatMessage, chat_message
@@ -71,6 +71,7 @@ BODIES: Mapping[str, type[Body]] = {
     "/v1/messages/count_tokens": anthropic.CountBody,
     "/v1/embeddings": EmbeddingsBody,
     "/api/embed": EmbedBody,
+    "/api/embeddings": OldEmbedBody,
 }
 """What the addresses read that are asked by POST."""
 
@@ -107,6 +108,7 @@ class Facts:
             "/v1/messages/count_tokens": self.count_tokens,
             "/v1/embeddings": self.embeddings,
             "/api/embed": self.embed,
+            "/api/embeddings": self.old_embed,
         }
         assert asked.keys() == BODIES.keys()
         return [
@@ -221,6 +223,13 @@ class Facts:
             request, body.model, _embedding(body, "mean"), keep_alive_s=body.keep_alive_s
         )
 
+    async def old_embed(self, request: Request) -> Response:
+        """Turns one text into a vector, as Ollama did first."""
+        body = read_fields(OldEmbedBody, await self._body(request))
+        return await self._worked(
+            request, body.model, _embedding(body, "mean"), keep_alive_s=body.keep_alive_s
+        )
+
     async def _body(self, request: Request) -> bytes:
         return await read_body(request.scope, request.receive, self._service.settings)
 
@@ -233,7 +242,7 @@ class Facts:
 
 
 def _embedding(
-    body: EmbeddingsBody | EmbedBody, pooling: Pooling
+    body: EmbeddingsBody | EmbedBody | OldEmbedBody, pooling: Pooling
 ) -> Callable[[Engine, IsOver], Any]:
     """Returns what turns the texts of ``body`` into vectors."""
     prompts = body.prompts()

@@ -77,6 +77,27 @@ class EmbedBody(Body):
         return {"model": self.model, "embeddings": found, "prompt_eval_count": sum(n_tokens)}
 
 
+class OldEmbedBody(Body):
+    """The body of Ollama's older request, for one text."""
+
+    model: str
+    prompt: str
+    keep_alive: str | float | None = None
+
+    def prompts(self) -> list[TextPrompt]:
+        """Returns the text."""
+        return [TextPrompt(self.prompt)]
+
+    @property
+    def keep_alive_s(self) -> float | None:
+        """How long the model stays loaded."""
+        return None if self.keep_alive is None else seconds(self.keep_alive)
+
+    def document(self, n_tokens: Sequence[int], vectors: Vectors) -> Document:
+        """Returns the answer. n_tokens: of the text."""
+        return {"embedding": _floats(vectors[0]) if len(vectors) else []}
+
+
 def _floats(vector: Vectors) -> list[Any]:
     return list(vector.astype(float))
 

@@ -47,3 +47,8 @@ def test_a_batch_of_the_stated_size_is_taken_and_a_larger_one_refused(server: An
     status, answer = server.ask("POST", "/v1/embeddings", {"input": [[1]] * 2049})
     assert status == 400
     assert "2048" in answer["error"]["message"]
+
+
+def test_ollama_s_older_request_gets_one_vector(server: Any, engine: Engine) -> None:
+    answer = ollama.Client(host=server.url).embeddings("smollm2", TEXTS[0])
+    assert np.array_equal(np.array(answer.embedding, np.float32), engine.embed(TEXTS[:1])[0])
