@@ -30,6 +30,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages/count_tokens": {"messages": MESSAGES},
     "/v1/embeddings": {"input": "Hello"},
     "/api/embed": {"model": "smollm2", "input": "Hello"},
+    "/api/embeddings": {"model": "smollm2", "prompt": "Hello"},
 }
 ANSWERS = [surface.path for surface in web.SURFACES]
 CANNOT = {"/infill"}  # SmolLM2 has no tokens for it
