@@ -17,11 +17,12 @@ from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
 from edgedec.runtime.decoding.draft_length import (
-    CREDIT_SHARE,
+    HORIZON,
     LEVELS,
     MAX_NODES,
     NOTHING_PAYS,
     PRIOR,
+    PURSE,
     DepthAcceptance,
     Draft,
     Evidence,
@@ -112,7 +113,7 @@ class AutoPlanner:
         compiled_names = () if self.team is None else self.team.names
         names = (*(drafter.name for drafter in others), *compiled_names)
         self.trust = {name: Evidence(1.0) for name in names}
-        self.asking_costs: dict[str, float] = {}  # plain steps, by who is asked
+        self.known_worth: dict[str, Worth] = {}  # at the end of the latest text, by who is asked
         layers = {layer for drafter in compiled for layer in drafter.hidden_layers}
         self.hidden_layers = tuple(sorted(layers.union(self.drafters.hidden_layers)))
 
@@ -133,6 +134,14 @@ class AutoPlanner:
         if self.team is not None:
             team = replace(team, together=self.team.begin(prompt))
         return AutoPlanning(self, team, prompt.group, target, clock)
+
+    def worth(self, name: str) -> Worth:
+        """Returns whether asking a drafter is worth it where another text begins.
+
+        What earlier texts say counts half, as texts differ.
+        """
+        known = self.known_worth.get(name)
+        return Worth() if known is None else Worth(known.cost, (known.purse + PURSE) / 2)
 
     def close(self) -> None:
         self.drafters.close()
@@ -177,7 +186,7 @@ class AutoPlanning(Planning):
         names = [one.name for one in team.free]
         if planner.team is not None:
             names.append(TEAM)
-        self._worth = {name: Worth(planner.asking_costs.get(name, 0.0)) for name in names}
+        self._worth = {name: planner.worth(name) for name in names}
         if MTP in self._worth:
             self._worth[MTP].cost = planner.mtp_share
         self._asked: dict[str, float] = {}  # milliseconds, of those asked in this round
@@ -277,9 +286,9 @@ class AutoPlanning(Planning):
         """The output ended: what it saved or lost is the next requests'."""
         if self._costs is None:
             return
+        self._planner.known_worth.update(self._worth)
         credits, saved = self._planner.credits, self._ledger.saved
-        kept = credits.get(self._group, 0.0) + (CREDIT_SHARE if saved > 0 else 1.0) * saved
-        credits[self._group] = min(max(kept, 0.0), 100.0)
+        credits[self._group] = min(max(credits.get(self._group, 0.0) + saved, 0.0), HORIZON)
 
     def explain(self) -> list[str]:
         """Returns what was decided how often, and what it promised and brought."""
@@ -490,7 +499,6 @@ class AutoPlanning(Planning):
             elif name in self._asked and name != MTP:
                 cost = self._asked[name] / step_ms
                 worth.asked(saved[name], cost)
-                self._planner.asking_costs[name] = worth.cost
             else:
                 worth.rested()
 

@@ -2,7 +2,7 @@
 
 *Ledger.* A request may be slower than plain decoding by a small share of its time and by a part of
 one step, however wrong its drafters are. A decision that could break that, should nothing of it be
-accepted, is not permitted. What a request saved may be spent later: in it, and a share of it in the
+accepted, is not permitted. What a request saved may be spent later: in it, and bit by bit in the
 requests behind it. *Choice.* Of what is permitted the rule takes what promises most tokens per
 millisecond. Promises come from what was accepted of late; what was not tried for long is believed
 in again, and the ledger pays for finding out.
@@ -29,17 +29,15 @@ OVERDRAFT = 0.02
 """Share of plain decoding's time that a request may lose."""
 STAKE = 0.5
 """Plain steps that it may lose besides, from its first token on."""
-CREDIT_SHARE = 0.5
-"""Share of a request's savings that the next requests may lose."""
 MOST_CREDIT = 0.03
 """Share of plain decoding's time that a request may lose besides, of what earlier ones saved."""
-MEMORY = 0.98
+MEMORY = 0.95
 """What a round leaves of the evidence of those before it."""
-PRIOR_WEIGHT = 2.0
-"""Observations that count as much as what is believed without any."""
+PRIOR_WEIGHT = 1.0
+"""Expected tokens that count as much as what is believed without any."""
 PRIOR = 0.7
 """Acceptance of a draft model's token before any was seen, where the bundle states none."""
-LOOK = 0.005
+LOOK = 0.01
 """Share of plain decoding's time that looks at a resting drafter may cost."""
 PURSE = 2.0
 """Plain steps that asking a drafter may cost while it brings nothing, before it rests."""
@@ -47,8 +45,8 @@ MAX_NODES = 15
 """Drafted tokens of a pass: a row of sixteen is the anchor, and beyond sixteen rows cost more."""
 HORIZON = 64
 """Tokens that what a model reads of a text has to pay for itself in."""
-LEVELS = 8
-"""Passes of a draft model in a round."""
+LEVELS = (MAX_NODES + 1) // 2
+"""Levels that a draft model may draft in a round."""
 
 
 class Ledger:
@@ -173,29 +171,29 @@ class Worth:
     Units: plain steps.
     """
 
-    def __init__(self, cost: float = 0.0) -> None:
-        """cost: of being asked, as far as that is known."""
+    def __init__(self, cost: float = 0.0, purse: float = PURSE) -> None:
+        """cost: of being asked, as far as that is known. purse: that the text begins with."""
         self.cost = cost
         self._n_asked = 1 if cost else 0
-        self._purse = PURSE
+        self.purse = purse
 
     @property
     def is_positive(self) -> bool:
         """Whether it is to be asked."""
-        return self._purse >= 0
+        return self.purse >= 0
 
     def asked(self, saved: float, cost: float) -> None:
         """Takes in a round in which it was asked. saved: by its drafts, without ``cost``."""
         cost = min(max(cost, 0.0), 1.0)  # a round that took longer was disturbed
         self._n_asked += 1
         self.cost += max(0.1, 1 / self._n_asked) * (cost - self.cost)
-        self._purse = min(self._purse + saved - cost, PURSE)
-        if self._purse < 0:
-            self._purse = -self.cost
+        self.purse = min(self.purse + saved - cost, PURSE)
+        if self.purse < 0:
+            self.purse = -self.cost
 
     def rested(self) -> None:
         """Lets a round pass."""
-        self._purse += LOOK
+        self.purse += LOOK
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +279,7 @@ def levels(
     n_left: tokens that may follow. other_rate: tokens per millisecond without it. Reading much is
     an investment, which the tokens of a `HORIZON` have to bring back.
     """
-    usual = ModelCosts(min(model.read_ms, 2 * model.step_ms), model.step_ms)
+    usual = ModelCosts(min(model.read_ms, model.step_ms), model.step_ms)
     invested_ms = (model.read_ms - usual.read_ms) / min(max(n_left, 1), HORIZON)  # a token
     expected, reached = 1.0, 1.0
     best = Levels(0, other_rate, NOTHING_PAYS)

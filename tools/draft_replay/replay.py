@@ -61,6 +61,7 @@ SETS = {
 """Traces, a step's time over that of the table, and drafters beside those of the text."""
 
 _VOCABULARY = 152_000
+_N_FIRST = 32  # tokens by which the place of a text is found
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,20 @@ class RecordedModel:
             branch.append(wanted.tree.tokens[row])
             row = wanted.tree.parents[row]
         n_past = len(wanted.sequence.tokens)
+        if self.is_draft:
+            n_past += self._n_left_out(tokens, [*wanted.sequence.tokens, *branch[::-1]])
         n_before = n_past + len(branch)
         is_true = branch[::-1] == tokens[n_past:n_before]
         return n_before - trace.n_prompt, is_true
+
+
+    def _n_left_out(self, tokens: list[int], text: list[int]) -> int:
+        """Returns where a text begins that is read from near the end on only."""
+        first = text[:_N_FIRST]
+        if tokens[: len(first)] == first:
+            return 0
+        starts = range(len(tokens) - len(first) + 1)
+        return next((i for i in starts if tokens[i : i + len(first)] == first), 0)
 
 
 def _stats(ids: Any, logs: Any) -> RowStats:
