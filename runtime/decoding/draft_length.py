@@ -280,7 +280,8 @@ def levels(
     an investment, which the tokens of a `HORIZON` have to bring back.
     """
     usual = ModelCosts(min(model.read_ms, model.step_ms), model.step_ms)
-    invested_ms = (model.read_ms - usual.read_ms) / min(max(n_left, 1), HORIZON)  # a token
+    read_ms = model.read_ms - usual.read_ms
+    invested_ms = read_ms / min(max(n_left, 1), HORIZON)  # a token
     expected, reached = 1.0, 1.0
     best = Levels(0, other_rate, NOTHING_PAYS)
     for n in range(1, min(n_left, LEVELS) + 1):
@@ -289,7 +290,8 @@ def levels(
         rate = 1 / ((usual.ms(n) + costs.ms(n + 1)) / expected + invested_ms)
         if rate <= best.rate:
             continue
-        if model.ms(n) + costs.ms(n + 1) > most_ms:
+        # Reading that left nothing to draft with would be lost.
+        if model.ms(n) + costs.ms(n + 1) + read_ms / 2 > most_ms:
             return Levels(best.n, best.rate, IS_LIMIT)
         best = Levels(n, rate, IS_BEST)
     return best

@@ -181,7 +181,6 @@ class RecordedModel:
         is_true = branch[::-1] == tokens[n_past:n_before]
         return n_before - trace.n_prompt, is_true
 
-
     def _n_left_out(self, tokens: list[int], text: list[int]) -> int:
         """Returns where a text begins that is read from near the end on only."""
         first = text[:_N_FIRST]

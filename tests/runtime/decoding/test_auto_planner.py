@@ -7,6 +7,7 @@ import pytest
 
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.auto_planner import AutoPlanner, by_value
+from edgedec.runtime.decoding.draft_length import LOOK
 from edgedec.runtime.decoding.planner import RoundTimings
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -197,7 +198,7 @@ def test_a_drafter_whose_asking_takes_time_and_brings_nothing_rests() -> None:
     n_early = len(slow.asked)
     assert n_early * 0.05 < 2.0 + 0.025 * 400, "twentieths of a step"
     play(planning, FLAT, 200)
-    assert len(slow.asked) - n_early <= 0.005 * 200 / 0.05 + 2
+    assert len(slow.asked) - n_early <= LOOK * 200 / 0.05 + 2
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
