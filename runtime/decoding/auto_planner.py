@@ -189,6 +189,9 @@ class AutoPlanning(Planning):
         self._worth = {name: planner.worth(name) for name in names}
         if MTP in self._worth:
             self._worth[MTP].cost = planner.mtp_share
+        self._free: list[tuple[str, Any]] = [(one.name, one) for one in team.free]
+        if team.together is not None:
+            self._free.append((TEAM, team.together))
         self._asked: dict[str, float] = {}  # milliseconds, of those asked in this round
         self._models: list[_Model] | None = None
         self._model: _Model | None = None  # that drafted in this round
@@ -269,7 +272,7 @@ class AutoPlanning(Planning):
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
     ) -> None:
         began_s = self._clock()
-        for name, drafting in self._free():
+        for name, drafting in self._free:
             if name in self._asked or self._is_worth(name):
                 one_s = self._clock()
                 drafting.observe(context, outcome)
@@ -294,20 +297,15 @@ class AutoPlanning(Planning):
         """Returns what was decided how often, and what it promised and brought."""
         return [] if self._costs is None else self.log.lines(1.0 / self._costs.ms(1))
 
-    def _free(self) -> list[tuple[str, Any]]:
-        found: list[tuple[str, Any]] = [(one.name, one) for one in self.team.free]
-        if self.team.together is not None:
-            found.append((TEAM, self.team.together))
-        return found
-
     def _ask_free(self, context: DraftContext, room: Budget, costs: CostTable) -> DraftTree:
         """Returns what the free drafters propose that are worth asking; under a grammar all are.
 
         What a grammar leaves no choice about is known in its place alone.
         """
-        budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=UNLIKELY)
+        row = (costs.ms(3) / costs.ms(1) - 1) / 2  # what is worth less will hardly pay for itself
+        budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=max(UNLIKELY, row / 2))
         trees = []
-        for name, drafting in self._free():
+        for name, drafting in self._free:
             if context.mask is None and not self._is_worth(name):
                 continue
             began_s = self._clock()
@@ -489,8 +487,8 @@ class AutoPlanning(Planning):
         nodes = outcome.tree.nodes
         row = (costs.ms(len(nodes) + 1) / step_ms - 1) / max(len(nodes), 1)
         saved = dict.fromkeys(self._worth, 0.0)
-        for i, node in enumerate(nodes):
-            name = node.origin if node.origin in saved else TEAM
+        for i, (_, _, _, _, origin) in enumerate(nodes):
+            name = origin if origin in saved else TEAM
             if name in saved:
                 saved[name] += (i in outcome.path) - row
         for name, worth in self._worth.items():

@@ -225,10 +225,9 @@ def verified(
     values: list[float] = []
     expected, best_n, best_rate = 1.0, 0, 1.0 / (asked_ms + costs.ms(1))
     is_limited = False
+    rates = {name: evidence.rate for name, evidence in trust.items()} if nodes else {}
     for n, (_, parent, _, probability, origin) in enumerate(nodes[: min(n_most, MAX_NODES)], 1):
-        evidence = trust.get(origin)
-        if evidence is not None:
-            probability = min(probability * evidence.rate, MAX_PROBABILITY)
+        probability = min(probability * rates.get(origin, 1.0), MAX_PROBABILITY)
         value = probability if parent == ROOT else values[parent] * probability
         values.append(value)
         expected += value
@@ -238,6 +237,8 @@ def verified(
                 is_limited = True
                 break
             best_n, best_rate = n, expected / ms
+        elif n > best_n + 2:
+            break  # nodes behind are worth less, and rows hardly become cheaper
     reason = IS_LIMIT if is_limited else IS_BEST if best_n else NOTHING_PAYS
     return Draft(best_n, best_rate, reason)
 

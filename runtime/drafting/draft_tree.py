@@ -142,7 +142,13 @@ class DraftTree:
         """Returns the tree of the first ``n_nodes`` alone, see `subtree`."""
         if n_nodes == len(self.nodes):
             return self
-        return self.subtree(range(n_nodes))
+        if self.kind is not SiblingKind.DETERMINISTIC:
+            return self.subtree(range(n_nodes))
+        nodes = self.nodes[:n_nodes]
+        children: dict[int, list[int]] = {}
+        for i, node in enumerate(nodes):
+            children.setdefault(node.parent, []).append(i)
+        return DraftTree(nodes, self.kind, {}, children)
 
     def subtree(self, kept: Iterable[int]) -> DraftTree:
         """Returns the tree of the ``kept`` nodes alone; parents of kept nodes must be kept.
