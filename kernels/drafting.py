@@ -21,7 +21,6 @@ from edgedec.kernels import library
 from edgedec.kernels.checks import Array, Floats, Integers, expect
 from edgedec.kernels.row_stats_op import N_TOP
 
-_HEAD = struct.Struct("@qd")  # ``ProposalHead`` of src/draft_api.cc
 _NODE = struct.Struct("@qdiii4x")  # ``DraftNode`` of src/draft_tree.h
 _ROOM = 64  # nodes that there is room for until more are asked for
 _MOST_KNOWN = 16  # successors that are kept of any tokens, and more
@@ -32,27 +31,6 @@ _FAULTS = {
 
 Node = tuple[int, float, int, int, int]
 """Token, probability, parent, depth and the number of its drafter in the team."""
-
-
-class PassCosts:
-    """Milliseconds of passes over numbers of rows, which rise."""
-
-    def __init__(self, rows: Sequence[int], ms: Sequence[float]) -> None:
-        if not 0 < len(rows) == len(ms):
-            raise ValueError(f"got costs of {len(rows)} sizes and {len(ms)} of them, expected some")
-        self.rows, self.ms, self.n = array("q", rows).tobytes(), array("d", ms).tobytes(), len(rows)
-
-
-class Proposal(NamedTuple):
-    """What a round proposes.
-
-    nodes: those that pay for their rows come first. n_paying: how many these are. rate: tokens per
-    millisecond that are expected of them.
-    """
-
-    nodes: list[Node]
-    n_paying: int
-    rate: float
 
 
 class Verified(NamedTuple):
@@ -141,25 +119,20 @@ class DraftRounds:
         self._make_room(_ROOM)
 
     def propose(
-        self, tokens: Sequence[int], most_nodes: int, depth: int, costs: PassCosts
-    ) -> Proposal:
-        """Returns what all together propose behind ``tokens``."""
-        n = self._library.edgedec_draft_rounds_propose(
-            *self._text(tokens), most_nodes, depth, costs.rows, costs.ms, costs.n,
-            self._out, self._room,
-        )  # fmt: skip
-        return self._proposal(n, tokens)
-
-    def propose_alone(
         self, tokens: Sequence[int], most_nodes: int, depth: int, min_value: float
-    ) -> Proposal:
-        """Returns what the only drafter of the team proposes; all of it pays."""
+    ) -> list[Node]:
+        """Returns the likeliest nodes that all propose behind ``tokens``, likeliest first.
+
+        min_value: least probability of a node and all before it.
+        """
         if most_nodes > self._room:
             self._make_room(most_nodes)
-        n = self._library.edgedec_draft_rounds_propose_alone(
+        n = self._library.edgedec_draft_rounds_grow(
             *self._text(tokens), most_nodes, depth, min_value, self._out, self._room
         )
-        return self._proposal(n, tokens)
+        _check(min(n, 0))
+        self._n_text = len(tokens)
+        return list(_NODE.iter_unpack(self._shown[: n * _NODE.size]))
 
     def observe(
         self,
@@ -222,15 +195,9 @@ class DraftRounds:
         return self._handle
 
     def _make_room(self, n_nodes: int) -> None:
-        n_bytes = _HEAD.size + n_nodes * _NODE.size
+        n_bytes = n_nodes * _NODE.size
         self._shown, self._room = memoryview(bytearray(n_bytes)), n_nodes
         self._out = (ctypes.c_char * n_bytes).from_buffer(self._shown)
-
-    def _proposal(self, n: int, tokens: Sequence[int]) -> Proposal:
-        _check(min(n, 0))
-        self._n_text = len(tokens)
-        nodes = self._shown[_HEAD.size : _HEAD.size + n * _NODE.size]
-        return Proposal(list(_NODE.iter_unpack(nodes)), *_HEAD.unpack_from(self._shown))
 
 
 def _packed(tokens: Sequence[int]) -> bytes:
@@ -280,12 +247,7 @@ _FUNCTIONS: tuple[tuple[str, tuple[Any, ...], Any], ...] = (
     ("edgedec_draft_rounds_open", (c_void_p, c_char_p, c_int64), c_void_p),
     ("edgedec_draft_rounds_close", (c_void_p,), None),
     (
-        "edgedec_draft_rounds_propose",
-        (*_TEXT, c_int64, c_int64, c_char_p, c_char_p, c_int64, c_void_p, c_int64),
-        c_int,
-    ),
-    (
-        "edgedec_draft_rounds_propose_alone",
+        "edgedec_draft_rounds_grow",
         (*_TEXT, c_int64, c_int64, c_double, c_void_p, c_int64),
         c_int,
     ),

@@ -27,12 +27,6 @@ struct TextChange {
   int64_t n;
 };
 
-/// What is written before the nodes that were proposed. n_paying: of the first that are worth a row.
-struct ProposalHead {
-  int64_t n_paying;
-  double rate;
-};
-
 template <class Call>
 int guarded(const Call& call) {
   try {
@@ -51,12 +45,10 @@ int with_text(DraftRounds* rounds, const TextChange& text, const Call& call) {
 }
 
 /// Writes what `rounds` proposed to `out`, which has room for `room` nodes; returns how many there are.
-int show(const DraftRounds& rounds, const DraftCut& cut, uint8_t* out, int64_t room) {
+int show(const DraftRounds& rounds, uint8_t* out, int64_t room) {
   const std::vector<DraftNode>& nodes = rounds.tree().nodes();
-  const ProposalHead head{cut.n_nodes, cut.rate};
   const size_t n_shown = std::min(nodes.size(), static_cast<size_t>(room));
-  std::memcpy(out, &head, sizeof(head));
-  if (n_shown > 0) std::memcpy(out + sizeof(head), nodes.data(), n_shown * sizeof(DraftNode));
+  if (n_shown > 0) std::memcpy(out, nodes.data(), n_shown * sizeof(DraftNode));
   return static_cast<int>(n_shown);
 }
 
@@ -125,7 +117,6 @@ EDGEDEC_EXPORT void* edgedec_draft_team_open(edk::SharedDrafter* const* drafters
   try {
     auto team = std::make_shared<edk::DraftTeam>();
     for (int64_t i = 0; i < n; ++i) team->drafters.push_back(*drafters[i]);
-    team->trust.resize(static_cast<size_t>(n));
     return new edk::SharedTeam(std::move(team));
   } catch (const std::exception&) {
     return nullptr;
@@ -146,28 +137,15 @@ EDGEDEC_EXPORT void* edgedec_draft_rounds_open(edk::SharedTeam* team, const int6
 
 EDGEDEC_EXPORT void edgedec_draft_rounds_close(edk::DraftRounds* rounds) { delete rounds; }
 
-/// Has the team propose behind the text, weighed by costs [n_costs, 1 or more]. Writes a head and nodes
-/// to `out`, which has room for `room` of these; returns how many, or a `Result` that failed.
-EDGEDEC_EXPORT int edgedec_draft_rounds_propose(edk::DraftRounds* rounds, int64_t n_kept,
-                                                const int64_t* tokens, int64_t n_tokens,
-                                                int64_t n_nodes, int64_t depth,
-                                                const int64_t* cost_rows, const double* cost_ms,
-                                                int64_t n_costs, uint8_t* out, int64_t room) {
+/// Has the team propose behind the text. Writes nodes to `out`, which has room for `room` of them;
+/// returns how many, or a `Result` that failed.
+EDGEDEC_EXPORT int edgedec_draft_rounds_grow(edk::DraftRounds* rounds, int64_t n_kept,
+                                             const int64_t* tokens, int64_t n_tokens,
+                                             int64_t n_nodes, int64_t depth, double min_value,
+                                             uint8_t* out, int64_t room) {
   return edk::with_text(rounds, {n_kept, tokens, n_tokens}, [&] {
-    const edk::PassCosts costs{cost_rows, cost_ms, n_costs};
-    return edk::show(*rounds, rounds->propose({n_nodes, depth, 0}, costs), out, room);
-  });
-}
-
-/// Has the only drafter of the team propose, whatever that costs; as above.
-EDGEDEC_EXPORT int edgedec_draft_rounds_propose_alone(edk::DraftRounds* rounds, int64_t n_kept,
-                                                      const int64_t* tokens, int64_t n_tokens,
-                                                      int64_t n_nodes, int64_t depth,
-                                                      double min_value, uint8_t* out,
-                                                      int64_t room) {
-  return edk::with_text(rounds, {n_kept, tokens, n_tokens}, [&] {
-    const edk::DraftCut cut = rounds->propose_alone({n_nodes, depth, min_value});
-    return edk::show(*rounds, cut, out, room);
+    rounds->propose({n_nodes, depth, min_value});
+    return edk::show(*rounds, out, room);
   });
 }
 

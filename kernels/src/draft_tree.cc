@@ -1,7 +1,6 @@
 #include "draft_tree.h"
 
 #include <algorithm>
-#include <numeric>
 #include <queue>
 
 namespace edk {
@@ -94,22 +93,6 @@ void combine(const std::vector<Place>& places, const Place& place, std::vector<L
   });
 }
 
-/// Returns `tree` with the nodes that `is_first` names before the others.
-DraftTree reordered(const DraftTree& tree, const std::vector<bool>& is_first) {
-  DraftTree result;
-  std::vector<int32_t> index(static_cast<size_t>(tree.size()));
-  for (const bool wanted : {true, false}) {
-    for (int32_t i = 0; i < tree.size(); ++i) {
-      if (is_first[static_cast<size_t>(i)] != wanted) continue;
-      const DraftNode& node = tree[i];
-      const int32_t parent = node.parent == kRoot ? kRoot : index[static_cast<size_t>(node.parent)];
-      index[static_cast<size_t>(i)] =
-          result.append(node.token, parent, node.probability, node.origin);
-    }
-  }
-  return result;
-}
-
 }  // namespace
 
 void DraftTree::clear() {
@@ -144,12 +127,6 @@ int32_t DraftTree::child(int32_t parent, int64_t token) const {
   return -1;
 }
 
-void DraftTree::scale(double factor) {
-  for (DraftNode& node : nodes_) {
-    node.probability = std::min(factor * node.probability, kMaxProbability);
-  }
-}
-
 DraftTree fuse(const std::vector<const DraftTree*>& trees, const DraftBudget& budget) {
   const std::vector<Place> places = merged(trees);
   DraftTree tree;
@@ -178,50 +155,6 @@ DraftTree fuse(const std::vector<const DraftTree*>& trees, const DraftBudget& bu
     depth = tree[parent].depth;
   }
   return tree;
-}
-
-double PassCosts::ms(int64_t n_rows) const {
-  const int64_t at = std::lower_bound(rows, rows + n, n_rows) - rows;
-  if (at == n) {
-    if (n == 1) return row_ms[0];
-    const double slope =
-        (row_ms[n - 1] - row_ms[n - 2]) / static_cast<double>(rows[n - 1] - rows[n - 2]);
-    return row_ms[n - 1] + slope * static_cast<double>(n_rows - rows[n - 1]);
-  }
-  if (at == 0 || rows[at] == n_rows) return row_ms[at];
-  const double share = static_cast<double>(n_rows - rows[at - 1]) /
-                       static_cast<double>(rows[at] - rows[at - 1]);
-  return (1 - share) * row_ms[at - 1] + share * row_ms[at];
-}
-
-double PassCosts::row_share() const { return (ms(3) - ms(1)) / 2 / ms(1); }
-
-DraftCut put_best_first(DraftTree& tree, const PassCosts& costs, int64_t n_most) {
-  const auto n_nodes = static_cast<size_t>(tree.size());
-  std::vector<double> values(n_nodes);
-  for (int32_t i = 0; i < tree.size(); ++i) {
-    const double above = tree[i].parent == kRoot ? 1.0 : values[static_cast<size_t>(tree[i].parent)];
-    values[static_cast<size_t>(i)] = above * std::min(tree[i].probability, 1.0);
-  }
-  std::vector<int32_t> order(n_nodes);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return values[static_cast<size_t>(a)] > values[static_cast<size_t>(b)];
-  });
-  const auto n_tried = std::min(n_nodes, static_cast<size_t>(std::max<int64_t>(n_most, 0)));
-  double expected = 1.0;
-  DraftCut best{0, 1.0 / costs.ms(1)};
-  for (size_t n = 0; n < n_tried; ++n) {
-    expected += values[static_cast<size_t>(order[n])];
-    const double rate = expected / costs.ms(static_cast<int64_t>(n) + 2);
-    if (rate > best.rate) best = {static_cast<int32_t>(n) + 1, rate};
-  }
-  std::vector<bool> is_first(n_nodes);
-  for (int32_t n = 0; n < best.n_nodes; ++n) {
-    is_first[static_cast<size_t>(order[static_cast<size_t>(n)])] = true;
-  }
-  tree = reordered(tree, is_first);
-  return best;
 }
 
 }  // namespace edk

@@ -1,4 +1,4 @@
-// Drafted tokens as a tree, several trees in one, and the part of a tree that pays for its rows.
+// Drafted tokens as a tree, and several trees in one.
 //
 // The arithmetic is that of Python's floats, operation by operation: tests compare all bits with the
 // drafters of tests/runtime/drafting/reference.
@@ -51,9 +51,6 @@ class DraftTree {
   const DraftNode& operator[](int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
   int32_t size() const { return static_cast<int32_t>(nodes_.size()); }
 
-  /// Multiplies all probabilities; none becomes more than `kMaxProbability`.
-  void scale(double factor);
-
  private:
   struct Links {
     int32_t first_child = -1, last_child = -1, sibling = -1;
@@ -67,26 +64,5 @@ class DraftTree {
 /// Returns the likeliest nodes of all paths of `trees`, at most 64, within `budget`; see `fuse` in
 /// runtime/drafting/fusion.py, here without a draft model.
 DraftTree fuse(const std::vector<const DraftTree*>& trees, const DraftBudget& budget);
-
-/// Milliseconds of passes over `rows[i]` rows, rising; between them a line. See `CostTable.ms`.
-struct PassCosts {
-  const int64_t* rows;
-  const double* row_ms;
-  int64_t n;
-
-  double ms(int64_t n_rows) const;
-
-  /// What each of two further rows adds to a pass over one, as a share of that pass.
-  double row_share() const;
-};
-
-/// What of a tree to verify. rate: expected tokens per millisecond.
-struct DraftCut {
-  int32_t n_nodes;
-  double rate;
-};
-
-/// Puts those nodes of `tree` first that give most tokens per millisecond, of at most `n_most`.
-DraftCut put_best_first(DraftTree& tree, const PassCosts& costs, int64_t n_most);
 
 }  // namespace edk

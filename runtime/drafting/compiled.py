@@ -13,9 +13,6 @@ from edgedec.kernels import drafting
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 
-_FREE = drafting.PassCosts([1], [1.0])
-"""What rows cost where all that is likely enough is asked for."""
-
 
 class CompiledDrafter:
     """A `Drafter` whose work is done by compiled code. ``len``: entries that it keeps."""
@@ -60,12 +57,8 @@ class _Request:
 
     def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
         """Returns the likeliest nodes within ``budget``, likeliest first."""
-        n_nodes, depth, least = budget.n_nodes, budget.depth, budget.min_value
-        if len(self._names) == 1:
-            return self._kept(
-                self._rounds.propose_alone(context.tokens, n_nodes, depth, least).nodes
-            )
-        return self._kept(self._rounds.propose(context.tokens, n_nodes, depth, _FREE).nodes)
+        n_nodes, depth = budget.n_nodes, budget.depth
+        return self._kept(self._rounds.propose(context.tokens, n_nodes, depth, budget.min_value))
 
     def end(self, tokens: Sequence[int]) -> None:
         self._rounds.end(tokens)

@@ -14,13 +14,12 @@ from edgedec.kernels import drafting as door
 pytestmark = pytest.mark.kernel
 
 NAMES = ("lookup", "recycling", "trigram")
-COSTS = door.PassCosts([1, 2, 8, 16], [3.0, 3.1, 4.0, 6.0])
 
 HOSTILE: list[tuple[type[Exception], Callable[[door.DraftRounds], object]]] = [
-    (ValueError, lambda rounds: rounds.propose_alone([], 5, 5, 0.0)),
-    (OverflowError, lambda rounds: rounds.propose_alone([1, 2, 3, 2**70], 5, 5, 0.0)),
-    (TypeError, lambda rounds: rounds.propose_alone([1, 2, 3, "x"], 5, 5, 0.0)),  # type: ignore[list-item]
-    (TypeError, lambda rounds: rounds.propose_alone([1, 2, 3, 1.5], 5, 5, 0.0)),  # type: ignore[list-item]
+    (ValueError, lambda rounds: rounds.propose([], 5, 5, 0.0)),
+    (OverflowError, lambda rounds: rounds.propose([1, 2, 3, 2**70], 5, 5, 0.0)),
+    (TypeError, lambda rounds: rounds.propose([1, 2, 3, "x"], 5, 5, 0.0)),  # type: ignore[list-item]
+    (TypeError, lambda rounds: rounds.propose([1, 2, 3, 1.5], 5, 5, 0.0)),  # type: ignore[list-item]
     (ValueError, lambda rounds: observe(rounds, verified=4)),
     (ValueError, lambda rounds: observe(rounds, verified=-1)),
     (ValueError, lambda rounds: observe(rounds, verified=door.Verified([1], [0]))),
@@ -57,7 +56,7 @@ def test_faulty_input_is_an_error_and_costs_nothing(
     with pytest.raises(error):
         call(rounds)
     observe(rounds)
-    rounds.propose_alone([1, 2, 3, 1, 2], 5, 5, 0.0)
+    rounds.propose([1, 2, 3, 1, 2], 5, 5, 0.0)
     rounds.end([1, 2, 3, 1, 2])
     rounds.end([1, 2, 3, 1, 2])
     for late in (rounds.longest_match, lambda: observe(rounds)):
@@ -75,13 +74,14 @@ def test_rounds_at_random(seed: int) -> None:
     for _ in range(200):
         at = chance.randrange(3)
         text, rounds = texts[at], talks[at]
-        found = rounds.propose(text, chance.choice([0, 4, 99]), chance.choice([0, 3, 99]), COSTS)
-        assert len(found.nodes) <= 15
-        tokens, parents = [node[0] for node in found.nodes], [node[2] for node in found.nodes]
+        n_most, least = chance.choice([0, 4, 99]), chance.choice([0.0, 0.02, 0.5])
+        found = rounds.propose(text, n_most, chance.choice([0, 3, 99]), least)
+        assert len(found) <= n_most
+        tokens, parents = [node[0] for node in found], [node[2] for node in found]
         n_rows = chance.choice([0, 1, len(tokens) + 1])
         ids = rng.integers(-1, 4, (n_rows, 8))
         rows = door.Rows(ids, np.zeros((n_rows, 8), np.float32), np.ones(n_rows, np.float32))
-        verified = chance.choice([found.n_paying, door.Verified(tokens, parents)])
+        verified = chance.choice([len(found) // 2, door.Verified(tokens, parents)])
         emitted = [*tokens[: chance.choice([0, 1, 3])], chance.randrange(4)]
         rounds.observe(text, emitted, chance.choice([0, len(emitted), 99, -1]), verified, rows)
         text += emitted

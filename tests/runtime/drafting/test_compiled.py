@@ -14,7 +14,7 @@ import pytest
 
 from edgedec.kernels import drafting as door
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.drafting.compiled import CompiledDrafter
+from edgedec.runtime.drafting.compiled import CompiledDrafter, CompiledTeam
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, Drafter, DraftPrompt, RoundOutcome
 from edgedec.runtime.drafting.drafters.lookup import PromptLookup
@@ -24,6 +24,7 @@ from edgedec.runtime.sequences.row_stats import RowStats
 
 from .drafters.rounds import context_of, outcome_of
 from .reference import lookup, recycling, trigram
+from .reference.rounds import Team
 
 README = Path(__file__).parents[3] / "README.md"
 TABLES = [
@@ -138,6 +139,37 @@ def test_one_drafter_proposes_what_it_proposes_in_python(name: str, seed: int) -
             drafting.end(text)
         texts[chance._random.randrange(3)] = text
         check_known(compiled, reference)
+
+
+@pytest.mark.parametrize("names", [*itertools.combinations(PAIRS, 2), tuple(PAIRS)], ids="+".join)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_team_proposes_as_it_does_in_python(names: tuple[str, ...], seed: int) -> None:
+    """Several requests at a time, which share what is learned."""
+    chance = Chance(seed, 6 + 50 * (seed % 2))
+    drafters = [PAIRS[name]() for name in names]
+    teams = CompiledTeam([one for one, _ in drafters]), Team([one for _, one in drafters])
+    n_proposed = 0
+    for _ in range(6):
+        texts = [chance.text() for _ in range(3)]
+        talks = [[team.begin(DraftPrompt(list(text))) for team in teams] for text in texts]
+        for _ in range(60):
+            at = chance._random.randrange(3)
+            text, (compiled, reference) = texts[at], talks[at]
+            context, budget = context_of(text), chance.budget()
+            tree = compiled.propose(context, budget)
+            assert tree.nodes == reference.propose(context, budget).nodes
+            n_proposed += len(tree)
+            n = chance._random.randint(0, len(tree))
+            outcome = chance.outcome(chance.verified(tree.beginning(n)), text)
+            compiled.observe(context, outcome)
+            reference.observe(context, outcome)
+            texts[at] = [*text, *outcome.emitted]
+        for text, (compiled, reference) in zip(texts, talks, strict=True):
+            compiled.end(text)
+            reference.end(text)
+        for one, other in drafters:
+            check_known(one, other)
+    assert n_proposed > 100, "next to nothing was proposed, so little was tested"
 
 
 def test_long_texts_of_one_token_and_of_many() -> None:
