@@ -40,3 +40,18 @@ def test_a_replay_is_the_same_each_time(tmp_path: Path) -> None:
     options = ("--sets", "free", "--tables", "orin", "--texts", "6", "--chosen-by")
     first, second = (replay(*options, str(tmp_path / f"{i}.json")) for i in range(2))
     assert first == second
+
+
+def test_an_empty_trace_takes_no_time_and_no_traces_are_no_rows(tmp_path: Path) -> None:
+    program = (
+        "import replay, dataclasses; from traces import load, save; from pathlib import Path\n"
+        "trace = load(replay.HERE / 'traces' / 'smollm2-135m.npz')[0]\n"
+        "none = {n: getattr(trace, n)[:0] for n in ('target_ids', 'target_logs', 'mtp_ids')}\n"
+        "empty = dataclasses.replace(trace, tokens=trace.tokens[: trace.n_prompt], **none)\n"
+        "save(Path('empty.npz'), [empty])\n"
+        "machine = next(replay.machines(1.0))\n"
+        "assert replay.Replay(machine).play(load(Path('empty.npz'))[0]) == 1.0\n"
+        "assert not list(replay.report([], ['free'], 0, True, replay.AutoPlanner))\n"
+    )
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(TOOL)!r})\n{program}"]
+    subprocess.run(command, check=True, cwd=tmp_path)

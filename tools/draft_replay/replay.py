@@ -279,6 +279,8 @@ class Replay:
 
     def play(self, trace: Trace, does_drift: bool = False) -> float:
         """Returns plain decoding's time over the rule's, for a text."""
+        if not len(trace):
+            return 1.0
         sequence = TokenSequence(self._target, 4096)  # type: ignore[arg-type]
         prompt, n_new = trace.tokens[: trace.n_prompt].tolist(), len(trace)
         state = DecodeState.start(sequence, prompt, GenerationConfig(max_new_tokens=n_new))
@@ -348,6 +350,8 @@ def report(
         if not path.exists():
             continue
         traces = [t for t in load(path) if t.is_held_out == is_held_out][:n_texts]
+        if not traces:
+            continue
         for machine in machines(scale):
             if tables and machine.name not in tables:
                 continue
