@@ -10,11 +10,14 @@ import pytest
 
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.config.speculation import SpeculationConfig
-from edgedec.runtime.decoding.planner import FixedPlanner
+from edgedec.runtime.decoding.cost_book import CostBook
+from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.runtime.decoding.planner import FixedPlanner, RoundTimings
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.row_stats import RowStats
 
 from ..conftest import ToySession
 from ..draft_toys import Grow, ToyDrafter
@@ -84,3 +87,18 @@ def test_what_a_request_asks_for_bounds_what_is_drafted(
     run_passes(planning.propose(replace(CONTEXT, speculation=asked), Budget(40, 30)))
     assert seen == [Budget(n_nodes, depth)]
     assert planning.explain() == ["lookup: at most 4 drafted tokens every round, 6 deep"]
+
+
+@pytest.mark.parametrize(("ms", "which"), [(5.0, "faster"), (40.0, "slower")])
+def test_a_fixed_budget_says_how_it_compares_with_plain_decoding(ms: float, which: str) -> None:
+    costs = CostBook()
+    planner = FixedPlanner([], Budget(4, 4), "draft", costs=costs)
+    planning = planner.begin(DraftPrompt(CONTEXT.tokens), ToySession(9))
+    outcome = RoundOutcome(DraftTree(), (), (1, 2), RowStats.of(np.zeros((1, 9), np.float32)))
+    planning.observe(CONTEXT, outcome, RoundTimings(0.0, ms))
+    (line,) = planning.explain()
+    assert "4 deep" in line, "nothing is known of plain decoding"
+    costs._tables["target"] = CostTable({1: 10.0})
+    assert planning.explain()[1] == (
+        f"draft: {2000 / ms:.1f} tokens/s, where plain decoding gives 100.0: {which}"
+    )
