@@ -95,6 +95,18 @@ class GenerationConfig:
         stands for its schema. Needs the extra ``grammar``.
     """
 
+    def __new__(cls, **fields: Any) -> Self:
+        """Refuses the fields of `SamplingConfig` with the words that set them."""
+        for name in fields.keys() & SamplingConfig.__dataclass_fields__.keys():
+            value = fields[name]
+            written = f"{name}={value if isinstance(value, int | float) else '...'}"
+            raise ConfigError(
+                f"{name} is a setting of sampling: write "
+                f"GenerationConfig(sampling=SamplingConfig({written})), "
+                f"or generate(prompt, {written})"
+            )
+        return super().__new__(cls)
+
     max_new_tokens: int = 256
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     seed: int = 0

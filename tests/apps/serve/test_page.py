@@ -82,3 +82,15 @@ def test_problems_are_shown(server: Any, browser: Browser, until: Until) -> None
     until(lambda: "magic" in text_of(browser, ".error"))
     send(browser, "One, two,", method="plain", mode="text", max_tokens=4, temperature=0)
     until(lambda: text_of(browser, ".model") != "" and is_idle(browser))
+
+
+def test_an_answer_that_was_cut_says_so(server: Any, browser: Browser, until: Until) -> None:
+    browser.open(server.url)
+    until(lambda: text_of(browser, "#model") == "smollm2")
+    assert browser.run("document.getElementById('max_tokens').value") == ""
+    send(browser, "Tell me a long story.", method="plain", max_tokens=3)
+    until(lambda: is_idle(browser) and "tokens/s" in text_of(browser, "#state"))
+    assert text_of(browser, "#state").endswith("cut: the most is 3 tokens; empty: to the end")
+    send(browser, "One, two, three, four,", mode="text", max_tokens="", temperature=0)
+    until(lambda: is_idle(browser) and "first after" in text_of(browser, "#state"))
+    assert int(text_of(browser, "#state").split()[0]) > 16  # where the interface itself would end
