@@ -128,6 +128,7 @@ def conversations(engine: Engine, folder: Path) -> Iterator[tuple[str, list[int]
 
 
 def main() -> None:
+    """Records what drafters would have proposed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

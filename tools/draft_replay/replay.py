@@ -115,6 +115,7 @@ class VirtualClock(BusyClock):
         self._time = time
 
     def now_s(self) -> float:
+        """Returns the replayed time. Units: seconds."""
         return self._time.seen_ms / 1000
 
 
@@ -129,7 +130,8 @@ class RecordedState:
 
     resting = reachable
 
-    def nothing(self, *args: object) -> None: ...
+    def nothing(self, *args: object) -> None:
+        """Does nothing: a replay computes no passes."""
 
     reserve = commit = truncate = close = nothing
 
@@ -368,6 +370,7 @@ def report(
 
 
 def main() -> None:
+    """Prints what each rule would have taken."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
