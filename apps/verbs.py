@@ -51,7 +51,7 @@ SUMMARIES = {
     "compare": "Compare results of devices, builds, bundles and runtimes.",
     "fleet": "Measure and evaluate on many devices at once, over ssh or a Dask cluster.",
     "tune": "Find when the target model should take over from the draft model.",
-    "train": "Train heads, draft models, KV maps and probes that make a bundle faster.",
+    "train": "Train heads, draft models and KV maps that make a bundle faster.",
     "eval": "Measure how good answers are, and how long they take.",
     "inspect": "Show what a bundle holds. --verify checks every byte.",
     "kept": "List what is kept of your texts on this machine, and remove it.",

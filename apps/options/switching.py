@@ -104,8 +104,8 @@ class SwitchOptions:
         typer.Option(
             metavar="MODE",
             help="What the target model does with the draft model's tokens: trust (default), "
-            "predict their keys and values, repair unlikely ones, judge them by a probe, or "
-            "verify all (lossless).",
+            "predict their keys and values, repair unlikely ones, or verify all "
+            "(lossless).",
             rich_help_panel=SWITCHING,
         ),
     ] = None
@@ -126,19 +126,11 @@ class SwitchOptions:
             rich_help_panel=SWITCHING,
         ),
     ] = None
-    delta: Annotated[
-        float | None,
-        typer.Option(
-            metavar="P",
-            help="judge: keep a token that is right with more than this probability.",
-            rich_help_panel=SWITCHING,
-        ),
-    ] = None
     max_run: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="repair, judge, verify: maximum tokens of the draft model before the target model "
+            help="repair, verify: maximum tokens of the draft model before the target model "
             "checks them (default 16).",
             rich_help_panel=SWITCHING,
         ),

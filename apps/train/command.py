@@ -19,14 +19,14 @@ from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.export.manifest_change import check_writable
 from edgedec.models.errors import ConfigError
-from edgedec.training.options import Epochs, Force, LearningRate, TrainingOptions
+from edgedec.training.options import TrainingOptions
 
 if TYPE_CHECKING:
     from edgedec.training.heads.head_job import HeadJob
     from edgedec.training.kv_maps.kv_job import KVJob
     from edgedec.training.loop import OnProgress
 
-_HELP = """Train heads, draft models, KV maps and probes that make a bundle faster.
+_HELP = """Train heads, draft models and KV maps that make a bundle faster.
 
 Examples:
 
@@ -37,10 +37,6 @@ Examples:
   edgedec train exit smollm2.edgedec --exit 8 --corpus src -o smollm2-exit.edgedec
 
   edgedec train draft smollm2.edgedec --layers 8 --corpus src -o smollm2-pair.edgedec
-
-  edgedec train joint smollm2.edgedec --corpus src -o smollm2-joint.edgedec
-
-  edgedec train probe pair.edgedec --corpus src
 """
 
 
@@ -314,85 +310,6 @@ def draft(
 
     job = DraftJob(bundle, output, training, layers, origin, loss, quantization)
     _run(lambda report, is_stopping: train_bundle_draft(job, report, is_stopping), json)
-
-
-@train.command(cls=HelpCommand)
-def joint(
-    bundle: options.Bundle,
-    output: Output,
-    corpus: Corpus,
-    max_tokens: MaxTokens = 100_000,
-    epochs: Epochs = 3,
-    minutes: Annotated[
-        float | None,
-        typer.Option(metavar="N", min=0.0, help="Maximum minutes of training (default: no limit)."),
-    ] = None,
-    learning_rate: LearningRate = 1e-4,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed for the order of texts.")] = 0,
-    threads: Threads = None,
-    force: Force = False,
-    json: options.Json = False,
-    debug: options.Debug = False,
-) -> None:
-    """Train a bundle's KV maps by gradients, together with the smaller model that they read.
-
-    Starts from what `train kv` fitted. Minimises the target model's cross-entropy over predicted
-    rows, the smaller model's own, and the error of keys and values. Writes a new bundle with the
-    result that is best on held-out texts. Ctrl-C keeps the best so far (exit code 130). The same
-    command resumes a run that was killed. Needs torch, of the extra `train`, and memory for both
-    models as floats.
-
-    Examples:
-
-      edgedec train joint smollm2.edgedec --corpus src -o smollm2-joint.edgedec
-
-      edgedec train joint pair.edgedec --corpus src --minutes 60 -o pair-joint.edgedec
-    """
-    from edgedec.labs.joint.joint_job import JointJob, train_bundle_maps
-
-    job = JointJob(
-        bundle, output, tuple(corpus), max_tokens, epochs, minutes, learning_rate, seed, threads,
-        force,
-    )  # fmt: skip
-    _run(lambda report, is_stopping: train_bundle_maps(job, report, is_stopping), json)
-
-
-@train.command(cls=HelpCommand)
-def probe(
-    bundle: options.Bundle,
-    corpus: Corpus,
-    draft_bundle: Annotated[
-        Path | None,
-        typer.Option(
-            "--draft",
-            metavar="BUNDLE",
-            help="Bundle whose model drafts (default: the bundle's own draft model).",
-            callback=named_bundle,
-        ),
-    ] = None,
-    max_tokens: MaxTokens = 40_000,
-    threads: Threads = None,
-    json: options.Json = False,
-    debug: options.Debug = False,
-) -> None:
-    """Fit probes that say whether a draft model's tokens are right.
-
-    One reads the draft model's hidden states and says when to stop drafting (`--method probed`,
-    lossless). The other reads the target model's and says which rejected drafts are good enough
-    (`--switch bild:mode=judge`, approximate). Both are logistic regressions, fitted on texts like
-    your own in minutes. Ctrl-C stops reading and fits what was read (exit code 130).
-
-    Examples:
-
-      edgedec train probe pair.edgedec --corpus src
-
-      edgedec train probe large.edgedec --draft small.edgedec --corpus src --max-tokens 20000
-    """
-    from edgedec.labs.probes.probe_job import ProbeJob, train_bundle_probes
-
-    check_writable(bundle)
-    job = ProbeJob(bundle, tuple(corpus), draft_bundle or True, max_tokens, threads)
-    _run(lambda report, is_stopping: train_bundle_probes(job, report, is_stopping), json)
 
 
 def _train_head(job: HeadJob, is_json: bool) -> None:

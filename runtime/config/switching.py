@@ -13,7 +13,7 @@ from edgedec.models.fields import shown
 from edgedec.runtime.config.setting_texts import SettingForm
 
 EAD, MARGIN, BILD, ADADEC = POLICIES = ("ead", "margin", "bild", "adadec")
-TRUST, PREDICT, REPAIR, JUDGE, VERIFY = MODES = ("trust", "predict", "repair", "judge", "verify")
+TRUST, PREDICT, REPAIR, VERIFY = MODES = ("trust", "predict", "repair", "verify")
 AUTO = "auto"
 
 _FORM = SettingForm(called="switch", kind="policy", example="ead:threshold=1.5,window=5")
@@ -38,13 +38,10 @@ class SwitchConfig:
     reset_window: forget the window at a switch.
     mode: trust keeps what the draft model said; predict does, and the target model does not read
         it, for what it would keep of it is predicted; repair takes back what the target model finds
-        very unlikely; judge keeps what a probe on the target model's hidden states finds right;
-        verify keeps only what the target model would have said itself.
+        very unlikely; verify keeps only what the target model would have said itself.
     fallback: of bild, the probability below which the target model is asked.
     rollback: of repair, the -ln p above which a token is taken back. Units: nats.
-    delta: of judge, the probability of being right above which a token is kept; 1 keeps only what
-        the target model would have said.
-    max_run: of repair, judge and verify, most tokens of the draft model before they are judged; up
+    max_run: of repair and verify, most tokens of the draft model before they are judged; up
         to 64.
     """
 
@@ -57,7 +54,6 @@ class SwitchConfig:
     mode: str = TRUST
     fallback: float = 0.6
     rollback: float = 5.0
-    delta: float = 0.5
     max_run: int = 16
 
     def __post_init__(self) -> None:
@@ -82,7 +78,6 @@ class SwitchConfig:
             raise ConfigError(f"reset_window is {shown(self.reset_window)}, expected true or false")
         _check_number("fallback", self.fallback, 0.0, "a probability; above 1 always falls back")
         _check_number("rollback", self.rollback, 0.0, "nats, at least 0")
-        _check_number("delta", self.delta, 0.0, "a probability; 1 keeps nothing more")
 
     @property
     def is_lossless(self) -> bool:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first 
     from edgedec.runtime.drafting.draft_role import DraftRole
     from edgedec.runtime.drafting.head_role import HeadRole
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
-    from edgedec.runtime.drafting.probe import Probe
     from edgedec.runtime.drafting.skip_set import SkipSet
 
 
@@ -50,10 +49,6 @@ class Need(Enum):
     EXIT = (
         "an early exit: export the model again with --exit, or train one with edgedec train exit",
         "--exit",
-    )
-    PROBE = (
-        "a probe of this draft model: fit one with edgedec train probe",
-        "edgedec train probe",
     )
     SKIP_SET = (
         "sub-layers that may be left out: find some with edgedec tune --skip",
@@ -111,7 +106,6 @@ class DrafterParts:
     heads: the draft head or that of early exits, by the need that it meets.
     skip_set: sub-layers that the target model may leave out while it drafts, if any are known.
     mtp: kind of the light heads in the target model's graph, if it has some.
-    probe: on the draft model's hidden states, if one was fitted.
     """
 
     store: NgramStore | None = None
@@ -120,7 +114,6 @@ class DrafterParts:
     heads: Mapping[Need, Shared[HeadRole]] = field(default_factory=dict)
     skip_set: SkipSet | None = None
     mtp: str | None = None
-    probe: Probe | None = None
 
     def has(self, need: Need | None) -> bool:
         """Whether what a method needs is there."""
@@ -131,7 +124,6 @@ class DrafterParts:
             Need.DRAFT_MODEL: self.draft,
             Need.SKIP_SET: self.skip_set,
             Need.MTP: self.mtp,
-            Need.PROBE: self.probe and self.draft,
             **self.heads,
         }
         return parts.get(need) is not None

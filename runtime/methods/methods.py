@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SpeculationConfig
-from edgedec.runtime.config.switching import ADADEC, JUDGE, PREDICT, SwitchConfig
+from edgedec.runtime.config.switching import ADADEC, PREDICT, SwitchConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodingStrategy
 from edgedec.runtime.drafting.find_labs import lab_module
@@ -21,7 +21,6 @@ from edgedec.runtime.methods.method_parts import PLAIN, MethodParts
 
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
     from edgedec.runtime.decoding.prefilling import Auxiliary
-    from edgedec.runtime.decoding.switching.rollback import Forgives
     from edgedec.runtime.methods.drafting_methods import DraftingMethods
 
 
@@ -111,10 +110,6 @@ class Methods:
         pair = checked(self._parts.draft.pair if self._parts.draft else None)
         resolved = resolve(setting, self._parts.tuned, pair.fingerprint)
         auxiliary: Auxiliary | None = None
-        forgives: Forgives | None = None
-        layers: tuple[int, ...] = ()
-        if setting.mode == JUDGE:
-            forgives, layers = self._judging(setting)
         if setting.mode == PREDICT:
             if self._parts.auxiliary is None:
                 raise ConfigError(
@@ -128,20 +123,7 @@ class Methods:
             resolved,
             size_ratio=pair.size_ratio,
             auxiliary=auxiliary,
-            forgives=forgives,
-            read_layers=layers,
         )
-
-    def _judging(self, setting: SwitchConfig) -> tuple[Forgives, tuple[int, ...]]:
-        """Returns which tokens a probe finds right, and the layers that it reads."""
-        probe = self._parts.judge
-        if probe is None:
-            raise ConfigError(
-                "switch mode judge needs a probe of these two models, which this bundle does not "
-                "have: fit one with `edgedec train probe`"
-            )
-        forgives: Forgives = lab_module("methods", "judging").make(probe, setting.delta)
-        return forgives, (probe.layer,)
 
 
 def identity_of(*facts: object) -> str:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.manifest import (
-    PROBES_KEY,
     SKIP_KEY,
     TOKENIZER_NAME,
     BundleManifest,
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
     from edgedec.runtime.drafting.draft_role import DraftRole
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
-    from edgedec.runtime.drafting.probe import Probe
     from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.methods.head_source import HeadSource
@@ -153,7 +151,7 @@ def _method_parts(
     draft: DraftSource | None,
     split: CoreSplit,
 ) -> MethodParts:
-    manifest, head, probes = opening.manifest, _find_head(opening), _find_probes(opening, draft)
+    manifest, head = opening.manifest, _find_head(opening)
     drafters = DrafterParts(
         store=store,
         is_store_growing=opening.options.is_store_growing,
@@ -161,7 +159,6 @@ def _method_parts(
         heads={} if head is None else {head.need: Shared(head.open)},
         skip_set=_find_skip_set(manifest),
         mtp=None if head is None else head.mtp,
-        probe=probes.get("draft"),
     )
     return MethodParts(
         context=opening.context,
@@ -172,7 +169,6 @@ def _method_parts(
         identity=identity(manifest, opening.threads, opening.entry.contract.providers),
         tuned=tuned(manifest),
         split=split,
-        judge=probes.get("judge"),
         auxiliary=_find_auxiliary(opening, drafters.draft),
         masked=_find_masked(opening.entry),
     )
@@ -268,17 +264,6 @@ def _find_skip_set(manifest: BundleManifest) -> SkipSet | None:
     from edgedec.runtime.drafting.skip_set import SkipSet
 
     return SkipSet.read(manifest.defaults, manifest.target.config)
-
-
-def _find_probes(opening: _Opening, draft: DraftSource | None) -> dict[str, Probe]:
-    """Returns the probes of the target model and of ``draft``, where it has some of this pair."""
-    manifest = opening.manifest
-    if PROBES_KEY not in manifest.defaults or draft is None:
-        return {}
-    from edgedec.runtime.drafting.probe import read_probes
-
-    target = fingerprint_of(manifest, manifest.target_name), manifest.target.config
-    return read_probes(manifest.defaults, target, (draft.fingerprint, draft.entry.config))
 
 
 def _find_predictor(opening: _Opening) -> Callable[[], KVPredictor] | None:

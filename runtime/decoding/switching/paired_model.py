@@ -64,18 +64,16 @@ class PairedModel:
         n_rows: int = 1,
         with_logits: bool = True,
         n_drafted: int = 0,
-        hidden_layers: Sequence[int] = (),
     ) -> Passes[Rows]:
         """Returns the rows after each of the last ``n_rows`` tokens of ``text``.
 
         n_drafted: how many of them nobody has said yet, which is no catching up.
-        hidden_layers: see `feed`.
 
         The KV cache holds all of ``text`` then. What it had missed is computed in the same pass,
         or before in passes as wide as a prompt's.
         """
         n_known = rewind(self.sequence, text, n_rows)
-        rows = yield from feed(self.sequence, text, n_rows, with_logits, hidden_layers)
+        rows = yield from feed(self.sequence, text, n_rows, with_logits)
         self.latest = CatchUp(len(text) - n_drafted - n_known - 1, rows.ms)
         self.counts.add(self.latest, n_known < self._n_prompt - 1)
         return rows

@@ -2,10 +2,10 @@
 
 `trust` emits what the draft model says at once, and so does `predict`, in which the target model
 never reads it: its keys and values are predicted from those of the draft model. Emitted text cannot
-be taken back, so in `repair`, `judge` and `verify` the draft model's tokens wait until the target
-model has judged them. It does when it takes over, or after `max_run` of them: its pass over the
-tokens it missed says what it thinks of each. Whether the text ends is then always for the target
-model to say.
+be taken back, so in `repair` and `verify` the draft model's tokens wait until the target model has
+judged them. It does when it takes over, or after `max_run` of them: its pass over the tokens it
+missed says what it thinks of each. Whether the text ends is then always for the target model to
+say.
 
 Where the text repeats itself, a model reads several tokens in one pass and keeps those it says
 itself. The policy sees each as if it had come alone, so the text does not depend on it.
@@ -27,7 +27,7 @@ from edgedec.runtime.decoding.strategy import DecodeState, Decoding, DecodingStr
 from edgedec.runtime.decoding.switching.lookup_chains import LookupChains
 from edgedec.runtime.decoding.switching.paired_model import CatchUp, PairedModel
 from edgedec.runtime.decoding.switching.policy import Model, Signal, SwitchPolicy, make_policy
-from edgedec.runtime.decoding.switching.rollback import Forgives, judge, not_unlikely
+from edgedec.runtime.decoding.switching.rollback import judge, not_unlikely
 from edgedec.runtime.decoding.switching.switch_log import Doubt, SwitchLog
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import DraftTree
@@ -54,8 +54,6 @@ class Switching(DecodingStrategy):
         size_ratio: float | None = None,
         copies: bool = True,
         auxiliary: Auxiliary | None = None,
-        forgives: Forgives | None = None,
-        read_layers: Sequence[int] = (),
     ) -> None:
         """draft: knows the target model's tokens.
 
@@ -64,9 +62,6 @@ class Switching(DecodingStrategy):
             size_ratio: Parameters of the draft model per parameter of the target model, if known.
             copies: Look up in the text what the models may say next.
             auxiliary: Predicts rows of the target model from the draft model's, for `predict`.
-            forgives: Which tokens are kept that the target model would not have said; in `repair`
-                those that it does not find unlikely.
-            read_layers: Layers of the target model whose hidden states it reads.
         """
         self.name = setting.policy
         self.is_lossless = setting.is_lossless
@@ -75,8 +70,7 @@ class Switching(DecodingStrategy):
         self.size_ratio = size_ratio
         self._new_policy = new_policy or (lambda: make_policy(setting))
         self.auxiliary = auxiliary
-        self.forgives = not_unlikely(setting.rollback) if setting.mode == REPAIR else forgives
-        self.read_layers = tuple(read_layers)
+        self.forgives = not_unlikely(setting.rollback) if setting.mode == REPAIR else None
         self._lookup = PromptLookup() if copies else None
 
     def begin(self, state: DecodeState, hidden: HiddenStates) -> SwitchedDecoding:
@@ -209,9 +203,7 @@ class SwitchedDecoding(Decoding):
         doubt, target = self._doubt, self._models[Model.TARGET]
         forgives = self._method.forgives
         text, with_logits = [*state.tokens, *pending], forgives is not None or state.needs_logits
-        rows = yield from target.rows_after(
-            text, len(pending) + 1, with_logits, hidden_layers=self._method.read_layers
-        )
+        rows = yield from target.rows_after(text, len(pending) + 1, with_logits)
         n_kept, token = judge(state, rows, pending, noise, forgives)
         self._observe(Model.TARGET, rows, n_kept)
         self._rewind(len(state.tokens) + n_kept)

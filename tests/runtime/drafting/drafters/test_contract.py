@@ -32,7 +32,6 @@ from edgedec.runtime.drafting.drafters import FreeMethod, drafter_names, find_dr
 from edgedec.runtime.drafting.drafters.lookup import PromptLookup
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
-from edgedec.runtime.drafting.probe import DRAFT, N_STATS, Probe
 from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.methods.method_parts import AUTO, MethodParts
 from edgedec.runtime.methods.methods import Methods
@@ -93,7 +92,6 @@ class Maker:
             },
             skip_set,
             HYDRA,
-            Probe(DRAFT, "", "", np.ones(HEAD_WIDTH + N_STATS, np.float32), 0.0, 3, 1e-5, {}),
         )
         if isinstance(method, FreeMethod):
             return method.make(parts)

@@ -1,1 +1,0 @@
-"""KV maps and the model that reads them, trained together."""

@@ -1,1 +1,0 @@
-"""Probes: logistic regressions on hidden states that say whether a token is right."""
