@@ -11,11 +11,13 @@ from edgedec.apps.serve.core import (
     EndReason,
     Event,
     Likely,
+    LineLimits,
     ServeError,
     TextDelta,
     TokenInfo,
     invalid,
 )
+from edgedec.apps.serve.line_watch import LineWatch
 from edgedec.apps.serve.parsing import OutputParser
 from edgedec.apps.serve.problems import client_errors
 from edgedec.apps.serve.prompts import Prepared
@@ -38,7 +40,7 @@ class Order:
     """One answer that is to be written.
 
     is_echoed: the prompt comes first. is_silent: nothing is written behind it. with_origins: pieces
-    say who wrote them.
+    say who wrote them. lines: what ends it behind a line.
     """
 
     index: int
@@ -47,6 +49,7 @@ class Order:
     is_echoed: bool = False
     is_silent: bool = False
     with_origins: bool = False
+    lines: LineLimits | None = None
 
 
 class Writer:
@@ -106,22 +109,28 @@ class Writer:
         order, stream = self._order, self._stream
         assert stream is not None
         parser = OutputParser(order.index, order.prepared.has_calls, order.prepared.is_thinking)
+        watch = LineWatch(order.lines or LineLimits())
         n_sent = 0
 
         def take(piece: Piece) -> None:
             nonlocal n_sent
-            if piece.is_provisional or self._is_stopped:
+            if piece.is_provisional or self._is_stopped or watch.is_over:
                 return
             tokens = stream.logprobs[n_sent:]
             n_sent += len(tokens)
             origin = piece.origin if order.with_origins else ""
-            self._tell_all(parser.push(piece.text, self._infos(tokens), origin))
+            text = watch.push(piece.text)
+            self._tell_all(parser.push(text, self._infos(tokens), origin))
+            if watch.is_over:
+                stream.stop()
 
         stream.write(take)
-        if stream.result.finish_reason in _REASONS:
-            self._tell_all(parser.push("", self._infos(stream.logprobs[n_sent:])))
+        if stream.result.finish_reason in _REASONS or watch.is_over:
+            rest = () if watch.is_over else stream.logprobs[n_sent:]
+            self._tell_all(parser.push("", self._infos(rest)))
             self._tell_all(parser.flush())
-            self._tell(_done(order.index, stream.result, parser.n_calls > 0))
+            reason = "length" if watch.is_over else _REASONS[stream.result.finish_reason]
+            self._tell(_done(order.index, stream.result, parser.n_calls > 0, reason))
 
     def _echo(self) -> None:
         """Tells the prompt, token by token with how likely each was, if that is asked for."""
@@ -156,7 +165,7 @@ class Writer:
             self._tell(event)
 
 
-def _done(index: int, result: GenerationResult, has_calls: bool) -> Done:
+def _done(index: int, result: GenerationResult, has_calls: bool, reason: EndReason) -> Done:
     stats = result.stats
     counts = Counts(
         n_prompt=result.n_prompt_tokens,
@@ -169,5 +178,5 @@ def _done(index: int, result: GenerationResult, has_calls: bool) -> Done:
         method=result.method,
         lossless=result.lossless,
     )
-    reason = _REASONS[result.finish_reason]
-    return Done(index, "tool_calls" if has_calls and reason == "stop" else reason, counts)
+    reason = "tool_calls" if has_calls and reason == "stop" else reason
+    return Done(index, reason, counts, result.stop_text)

@@ -74,6 +74,19 @@ Prompt = ChatPrompt | TextPrompt | InfillPrompt
 
 
 @dataclass(frozen=True)
+class LineLimits:
+    """What ends an answer behind its first line, by llama-server's rules.
+
+    predict_ms: time since the first text; once a line is complete, the answer ends when it is
+        over. n_indent: blanks and tabs that each further line begins with; one that has fewer ends
+        the answer. 0 is no limit.
+    """
+
+    predict_ms: float = 0
+    n_indent: int = 0
+
+
+@dataclass(frozen=True)
 class CoreRequest:
     """What a client asks of a model.
 
@@ -83,6 +96,7 @@ class CoreRequest:
     n: answers to each prompt.
     echo: each answer begins with its prompt. is_silent: and ends with it.
     with_origins: pieces of text say who wrote them.
+    lines: ends answers behind a line, as clients of llama-server ask for.
     keep_alive_s: how long the model stays loaded afterwards; negative for ever, None as usual.
     """
 
@@ -93,6 +107,7 @@ class CoreRequest:
     echo: bool = False
     is_silent: bool = False
     with_origins: bool = False
+    lines: LineLimits | None = None
     keep_alive_s: float | None = None
 
     @property
@@ -175,11 +190,12 @@ class CallDelta:
 
 @dataclass(frozen=True)
 class Done:
-    """Answer ``index`` is complete."""
+    """Answer ``index`` is complete. stop_text: what ended it, if that was a stop text."""
 
     index: int
     reason: EndReason
     counts: Counts
+    stop_text: str = ""
 
 
 Event = TextDelta | ReasoningDelta | CallDelta | Done
@@ -204,6 +220,7 @@ class Choice:
     tokens: list[TokenInfo] = field(default_factory=list)
     reason: EndReason = "stop"
     counts: Counts | None = None
+    stop_text: str = ""
 
     def add(self, event: Event) -> None:
         """Takes in what happened."""
@@ -218,6 +235,7 @@ class Choice:
             self.calls[event.call].arguments += event.arguments
         else:
             self.reason, self.counts = event.reason, event.counts
+            self.stop_text = event.stop_text
 
 
 @dataclass(frozen=True)
@@ -233,6 +251,15 @@ class Answer:
         for event in events:
             choices[event.index].add(event)
         return cls(choices)
+
+    @property
+    def ends(self) -> list[Done]:
+        """How each answer ended."""
+        return [
+            Done(index, choice.reason, choice.counts, choice.stop_text)
+            for index, choice in enumerate(self.choices)
+            if choice.counts is not None
+        ]
 
     @property
     def counts(self) -> list[Counts]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from edgedec.apps.serve import tools
-from edgedec.apps.serve.core import NONE, ChatPrompt, InfillPrompt, Prompt, invalid
+from edgedec.apps.serve.core import AUTO, NONE, REQUIRED, ChatPrompt, InfillPrompt, Prompt, invalid
 from edgedec.apps.serve.parsing import THINK, THOUGHT
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import CONSTRAINTS
@@ -16,6 +16,8 @@ from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.sequences.prefill import check_fits
 from edgedec.runtime.text.infill import InfillTokens, find_infill_tokens
 from edgedec.runtime.text.prompt import PromptEncoder
+
+_END_OF_THOUGHT = f"\n{THOUGHT}\n\n"
 
 _FOR_INFILL = 512
 """Most tokens of the context that are kept free for what is filled in."""
@@ -75,30 +77,27 @@ def n_chat_tokens(engine: Engine, prompt: ChatPrompt) -> int:
 
 def chat_text(engine: Engine, prompt: ChatPrompt) -> str:
     """Returns the text that the chat template makes of a conversation."""
-    return engine.encoder.render(*_template_input(engine, prompt), prompt.variables)
+    prompt, begun = _without_begun(_with_choice(prompt))
+    text = engine.encoder.render(*_template_input(engine, prompt), prompt.variables)
+    is_silent = bool(begun) or prompt.variables.get("enable_thinking") is False
+    return text + (_END_OF_THOUGHT if _is_thinking(text) and is_silent else "") + begun
 
 
 def _chat(
     engine: Engine, prompt: ChatPrompt, stated: Mapping[str, Any], encoder: PromptEncoder
 ) -> Prepared:
-    if prompt.choice == NONE or not prompt.tools:
-        prompt = replace(prompt, tools=())
-    elif prompt.choice not in ("auto", "required", *tools.names(prompt.tools)):
-        raise invalid(f"tool_choice names {prompt.choice!r}, which is none of the tools")
-    begun = prompt.begun
+    prompt, begun = _without_begun(_with_choice(prompt))
     if begun and any(stated.get(name) is not None for name in CONSTRAINTS):
         raise invalid(
             "the last message is the assistant's, and a schema or grammar is given: a text that "
             "has begun cannot follow one; leave out one of them"
         )
-    if begun:
-        prompt = replace(prompt, messages=prompt.messages[:-1])
     messages, described = _template_input(engine, prompt)
     tokens, rendered = encoder.encode_conversation(messages, described, prompt.variables)
-    is_thinking = True if rendered.rstrip().endswith(THINK) else None
+    is_thinking = True if _is_thinking(rendered) else None
     is_silent = bool(begun) or prompt.variables.get("enable_thinking") is False
     if is_thinking and is_silent:  # the template cannot leave thoughts out: they end here
-        tokens += encoder.encode_marks(f"\n{THOUGHT}\n\n")
+        tokens += encoder.encode_marks(_END_OF_THOUGHT)
         is_thinking = False
     if begun:
         tokens += engine.tokenizer.encode(begun)
@@ -113,6 +112,25 @@ def _chat(
         has_calls=bool(prompt.tools),
         is_thinking=is_thinking,
     )
+
+
+def _with_choice(prompt: ChatPrompt) -> ChatPrompt:
+    """Returns ``prompt`` with the tools that its choice leaves."""
+    if prompt.choice == NONE or not prompt.tools:
+        return replace(prompt, tools=())
+    if prompt.choice not in (AUTO, REQUIRED, *tools.names(prompt.tools)):
+        raise invalid(f"tool_choice names {prompt.choice!r}, which is none of the tools")
+    return prompt
+
+
+def _without_begun(prompt: ChatPrompt) -> tuple[ChatPrompt, str]:
+    """Returns ``prompt`` without the answer that has begun, and the text of that."""
+    begun = prompt.begun
+    return (replace(prompt, messages=prompt.messages[:-1]) if begun else prompt), begun
+
+
+def _is_thinking(rendered: str) -> bool:
+    return rendered.rstrip().endswith(THINK)
 
 
 def _template_input(engine: Engine, prompt: ChatPrompt) -> tuple[list[Any], list[Any]]:

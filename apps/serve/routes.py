@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from edgedec.apps.serve.core import ChatPrompt
 from edgedec.apps.serve.prompts import chat_text, n_chat_tokens
 from edgedec.apps.serve.responses import read_body
 from edgedec.apps.serve.service import Service
@@ -18,7 +17,7 @@ from edgedec.apps.serve.surfaces import anthropic, llama_server, ollama, openai_
 from edgedec.apps.serve.surfaces.embeddings import EmbedBody, EmbeddingsBody, OldEmbedBody
 from edgedec.apps.serve.surfaces.fields import Body
 from edgedec.apps.serve.surfaces.fields import read_body as read_fields
-from edgedec.apps.serve.surfaces.openai_chat import ChatMessage, chat_message
+from edgedec.apps.serve.surfaces.openai_chat import ChatBody, chat_prompt
 from edgedec.apps.serve.surfaces.surface import json_bytes
 from edgedec.models.errors import SessionError
 from edgedec.runtime.engine.embeddings import Pooling
@@ -39,6 +38,7 @@ class TokenizeBody(Body):
     model: str = ""
     content: str
     add_special: bool = False
+    parse_special: bool = False
     with_pieces: bool = False
 
 
@@ -47,13 +47,6 @@ class DetokenizeBody(Body):
 
     model: str = ""
     tokens: list[int]
-
-
-class TemplateBody(Body):
-    """A conversation to be written by the template."""
-
-    model: str = ""
-    messages: list[ChatMessage]
 
 
 class NamedBody(Body):
@@ -67,7 +60,7 @@ BODIES: Mapping[str, type[Body]] = {
     "/api/show": NamedBody,
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
-    "/apply-template": TemplateBody,
+    "/apply-template": ChatBody,
     "/v1/messages/count_tokens": anthropic.CountBody,
     "/v1/embeddings": EmbeddingsBody,
     "/api/embed": EmbedBody,
@@ -174,8 +167,9 @@ class Facts:
         body = read_fields(TokenizeBody, await self._body(request))
 
         def work(engine: Engine, is_over: IsOver) -> Any:
-            encode = engine.encode if body.add_special else engine.tokenizer.encode
-            tokens = encode(body.content)
+            encoder = engine.encoder
+            encode = encoder.encode_marks if body.parse_special else engine.tokenizer.encode
+            tokens = [*(encoder.opening if body.add_special else ()), *encode(body.content)]
             if not body.with_pieces:
                 return {"tokens": tokens}
             decode = engine.tokenizer.decode
@@ -196,8 +190,8 @@ class Facts:
 
     async def template(self, request: Request) -> Response:
         """Writes a conversation by the model's template."""
-        body = read_fields(TemplateBody, await self._body(request))
-        prompt = ChatPrompt([chat_message(message) for message in body.messages])
+        body = read_fields(ChatBody, await self._body(request))
+        prompt = chat_prompt(body)
         return await self._worked(
             request, body.model, lambda engine, is_over: {"prompt": chat_text(engine, prompt)}
         )

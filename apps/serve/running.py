@@ -140,6 +140,7 @@ class Runner:
                         request.echo,
                         request.is_silent,
                         request.with_origins,
+                        request.lines,
                     )
                 )
         return orders

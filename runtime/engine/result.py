@@ -30,6 +30,7 @@ class GenerationResult:
     load_ms: time to load the bundle, before this generation.
     ttft_ms: from the request to its first token.
     tpot_ms: mean time of each later token, (total - ttft) / (n - 1); 0 for a single token.
+    stop_text: the stop text that ended the output; empty if something else did.
     is_in_order: tokens were found from left to right, not in any order as masks are filled in.
     peak_rss_mb: most memory the process has had resident. Units: 10**6 bytes.
     provisional_ms: from the request to its first provisional token; 0 where there was none.
@@ -57,6 +58,7 @@ class GenerationResult:
     largest_gap: float = 0.0
     logprobs: tuple[TokenLogprob, ...] = ()
     is_in_order: bool = True
+    stop_text: str = ""
 
     def __repr__(self) -> str:
         """Returns the result in short: the fields have all of it."""

@@ -461,4 +461,5 @@ class Stream(Iterator[str]):
             stats=self._state.stats,
             switch={} if self._decoding is None else self._decoding.summary(),
             is_in_order=strategy.is_in_order,
+            stop_text=self._text.stop_text if reason == "stop" else "",
         )

@@ -18,6 +18,7 @@ class StopFilter:
         self._stop = tuple(stop)
         self._held = ""
         self.is_stopped = False
+        self.stop_text = ""  # the one that was completed
 
     def push(self, piece: str) -> str:
         """Returns the text now certain to be before any stop text."""
@@ -26,6 +27,7 @@ class StopFilter:
         text = self._held + piece
         if match := self._first_match(text):
             self.is_stopped = True
+            self.stop_text = text[slice(*match)]
             self._held = ""
             return text[: match[0]]
         n_held = self._n_possible(text)
@@ -75,8 +77,9 @@ class TextStream:
         marked = list(stop)
         for token, name in names:
             marked = [text.replace(name, self._marks[token]) for text in marked]
+        self._written = dict(zip([*marked, *stop], [*stop, *stop], strict=True))
         self._detokenizer = detokenizer
-        self._filter = StopFilter(tuple(dict.fromkeys([*stop, *marked]))) if marked else None
+        self._filter = StopFilter(tuple(self._written)) if marked else None
         self._pieces: list[str] = []
         self.is_stopped = False  # a stop text was completed
 
@@ -84,6 +87,11 @@ class TextStream:
     def text(self) -> str:
         """All text emitted so far."""
         return "".join(self._pieces)
+
+    @property
+    def stop_text(self) -> str:
+        """The stop text that was completed, as the request wrote it; empty if none was."""
+        return "" if self._filter is None else self._written.get(self._filter.stop_text, "")
 
     def push(self, token: int) -> str:
         """Returns the text that ``token`` makes certain."""

@@ -17,6 +17,7 @@ from edgedec.apps.serve.core import (
     ChatPrompt,
     CoreRequest,
     Counts,
+    Done,
     Event,
     ReasoningDelta,
     ServeError,
@@ -301,10 +302,15 @@ def whole(reply: Reply, model: str, answer: Answer) -> Document:
     return {
         **_head(reply, model),
         "content": content,
-        "stop_reason": _REASONS[choice.reason],
-        "stop_sequence": None,
+        **_ending(answer.ends[0]),
         "usage": _usage(answer.counts[0]),
     }
+
+
+def _ending(done: Done) -> dict[str, Any]:
+    if done.reason == "stop" and done.stop_text:
+        return {"stop_reason": "stop_sequence", "stop_sequence": done.stop_text}
+    return {"stop_reason": _REASONS[done.reason], "stop_sequence": None}
 
 
 def _tool_use(call_id: str, name: str) -> dict[str, Any]:
@@ -353,8 +359,7 @@ class MessagesFramer:
             if self._index < 0:
                 yield from self._in_block("text", {"type": "text", "text": ""})
             yield from self._end_block()
-            delta = {"stop_reason": _REASONS[event.reason], "stop_sequence": None}
-            yield _event("message_delta", delta=delta, usage=_usage(event.counts))
+            yield _event("message_delta", delta=_ending(event), usage=_usage(event.counts))
 
     def end(self) -> Iterable[bytes]:
         """Returns the event that ends the message."""

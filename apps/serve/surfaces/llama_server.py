@@ -12,10 +12,10 @@ from edgedec.apps.serve.core import (
     Answer,
     Choice,
     CoreRequest,
-    Counts,
     Done,
     Event,
     InfillPrompt,
+    LineLimits,
     Prompt,
     ServeError,
     TextDelta,
@@ -60,6 +60,8 @@ class Common(Sampling):
     json_schema: dict[str, Any] | None = None
     ignore_eos: bool | None = None
     response_fields: list[str] | None = None
+    t_max_predict_ms: float | None = None
+    n_indent: Whole | None = Field(default=None, ge=0)
 
     def request(self, prompts: Sequence[Prompt]) -> CoreRequest:
         """Returns the request for ``prompts``. No tokens at all, a warm-up, becomes one."""
@@ -72,7 +74,8 @@ class Common(Sampling):
             settings["ignore_eos"] = self.ignore_eos
         if self.n_probs:
             settings["logprobs"] = self.n_probs
-        return CoreRequest(self.model, prompts, settings, self.n_cmpl or 1)
+        lines = LineLimits(self.t_max_predict_ms or 0, self.n_indent or 0)
+        return CoreRequest(self.model, prompts, settings, self.n_cmpl or 1, lines=lines)
 
 
 class CompletionBody(Common):
@@ -121,9 +124,8 @@ def _asked(body: Common, prompts: Sequence[Prompt]) -> Asked:
 def _whole(model: str, fields: Sequence[str] | None, answer: Answer) -> Any:
     """Returns the document of an answer; a list of several."""
     found = [
-        _picked({**_ending(model, index, choice.reason, choice.counts), **_said(choice)}, fields)
-        for index, choice in enumerate(answer.choices)
-        if choice.counts is not None
+        _picked({**_ending(model, done), **_said(choice)}, fields)
+        for choice, done in zip(answer.choices, answer.ends, strict=True)
     ]
     return found[0] if len(found) == 1 else found
 
@@ -146,13 +148,16 @@ def _said(choice: Choice) -> dict[str, Any]:
     return found
 
 
-def _ending(model: str, index: int, reason: str, counts: Counts) -> dict[str, Any]:
+def _ending(model: str, done: Done) -> dict[str, Any]:
+    counts = done.counts
+    stop_type = "limit" if done.reason == "length" else "word" if done.stop_text else "eos"
     return {
-        "index": index,
+        "index": done.index,
         "content": "",
         "model": model,
         "stop": True,
-        "stop_type": "limit" if reason == "length" else "eos",
+        "stop_type": stop_type,
+        "stopping_word": done.stop_text,
         "truncated": False,
         "tokens_predicted": counts.n_new,
         "tokens_evaluated": counts.n_prompt,
@@ -192,8 +197,7 @@ class CompletionFramer:
             choice = Choice(tokens=list(event.tokens), text=event.text)
             yield openai.sse({"index": event.index, "stop": False, **_said(choice)})
         elif isinstance(event, Done):
-            ending = _ending(self._model, event.index, event.reason, event.counts)
-            yield openai.sse(_picked(ending, self._fields))
+            yield openai.sse(_picked(_ending(self._model, event), self._fields))
 
     def end(self) -> Iterable[bytes]:
         """Returns nothing: the last event says that it is."""

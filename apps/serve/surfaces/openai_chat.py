@@ -195,7 +195,7 @@ def read(data: bytes, reply: Reply) -> Asked:
     if body.response_format is not None:
         settings.update(format_settings(body.response_format))
     request = CoreRequest(
-        body.model, [_prompt(body)], settings, body.n or 1, with_origins=bool(body.origins)
+        body.model, [chat_prompt(body)], settings, body.n or 1, with_origins=bool(body.origins)
     )
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     head = _head(reply, body.model, "chat.completion.chunk")
@@ -203,7 +203,8 @@ def read(data: bytes, reply: Reply) -> Asked:
     return Asked(request, partial(whole, reply, body.model), framer)
 
 
-def _prompt(body: ChatBody) -> ChatPrompt:
+def chat_prompt(body: ChatBody) -> ChatPrompt:
+    """Returns the conversation of a body."""
     functions = [tool.function for tool in body.tools or () if tool.function is not None]
     choice = body.tool_choice or AUTO
     choice = choice if isinstance(choice, str) else choice.function.name

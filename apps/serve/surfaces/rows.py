@@ -15,11 +15,12 @@ NOTES: Others = harmless(
 
 LLAMA: Others = {
     **harmless(
-        "cache_prompt id_slot slot_id n_keep n_discard n_indent samplers samplers_seq min_keep "
+        "cache_prompt id_slot slot_id n_keep n_discard sse_ping_interval samplers samplers_seq min_keep "
         "t_max_prompt_ms timings_per_token return_progress post_sampling_probs backend_sampling "
         "repeat_last_n dry_penalty_last_n dynatemp_exponent penalize_nl n_cache_reuse "
         "reasoning_format parse_tool_calls parallel_tool_calls preserved_tokens verbose"
     ),
+    **refused("n_indent t_max_predict_ms", "only /completion and /infill have it"),
     **refused("dynatemp_range", "temperatures do not change within a text"),
     **refused("return_tokens", "ask for n_probs, which names the tokens, or use /tokenize"),
     **refused("tfs_z", "there is no such truncation", 1, 0),

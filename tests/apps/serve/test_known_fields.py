@@ -166,6 +166,10 @@ REFUSED = [
     (GENERATE, {"context": [1, 2]}, "context"),
     (GENERATE, {"template": "{{ .Prompt }}"}, "template"),
     (OLLAMA_CHAT, {"options": {"tfs_z": 0.5}}, "options.tfs_z"),
+    (CHAT, {"n_indent": 4}, "n_indent"),
+    (COMPLETIONS, {"t_max_predict_ms": 500}, "t_max_predict_ms"),
+    (OLLAMA_CHAT, {"options": {"t_max_predict_ms": 500}}, "options.t_max_predict_ms"),
+    (LLAMA, {"n_indent": -1}, "n_indent"),
     (LLAMA, {"dynatemp_range": 0.5}, "dynatemp_range"),
     (LLAMA, {"grammar_lazy": True}, "grammar_lazy"),
     (LLAMA, {"return_tokens": True}, "return_tokens"),
@@ -190,6 +194,7 @@ def test_what_cannot_be_done_is_refused_by_name(surface: Any, fields: Any, words
         (MESSAGES, {"metadata": {"user_id": "a"}, "context_management": {"edits": []}}),
         (GENERATE, {"images": [], "context": None, "width": 0}),
         (OLLAMA_CHAT, {"options": {"num_ctx": 4096, "tfs_z": 1.0, "num_thread": None}}),
+        (LLAMA, {"n_indent": 0, "t_max_predict_ms": -1, "sse_ping_interval": 5}),
         (LLAMA, {"samplers": ["top_k"], "t_max_prompt_ms": 1, "lora": [], "dynatemp_range": 0}),
     ],
 )

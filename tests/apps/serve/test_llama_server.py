@@ -50,6 +50,32 @@ def test_a_template_is_applied(server: Any) -> None:
     assert found["prompt"].endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
 
 
+def test_a_template_is_applied_to_what_chats_send(server: Any, engine: Engine) -> None:
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Well,"}]
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
+
+    def prompt(**fields: Any) -> str:
+        body = {"messages": messages, "temperature": 0.5, **fields}
+        status, found = server.ask("POST", "/apply-template", body)
+        assert status == 200, found
+        text: str = found["prompt"]
+        return text
+
+    begun = engine.encoder.render(messages[:1]) + "Well,"
+    assert prompt() == begun
+    assert prompt(continue_final_message=False) == engine.encoder.render(messages)
+    assert "look_up" in prompt(tools=[tool])
+    assert prompt(tools=[tool], tool_choice="none") == begun
+    body = {"content": begun, "parse_special": True}
+    tokens = server.ask("POST", "/tokenize", body)[1]["tokens"]
+    asked = {"messages": messages, "max_tokens": 1}
+    usage = server.ask("POST", "/v1/chat/completions", asked)[1]["usage"]
+    assert len(tokens) == usage["prompt_tokens"]
+    assert tokens == engine.encoder.encode_marks(begun)
+    status, found = server.ask("POST", "/apply-template", {"messages": messages, "audio": {"a": 1}})
+    assert (status, "audio" in found["error"]["message"]) == (400, True)
+
+
 def test_a_completion_is_the_engine_s(server: Any, engine: Engine) -> None:
     body = {"prompt": "One, two,", "n_predict": 8, "temperature": 0, "cache_prompt": True}
     status, found = server.ask("POST", "/completion", body)
@@ -67,6 +93,45 @@ def test_fields_are_picked_by_name(server: Any) -> None:
     _, found = server.ask("POST", "/completion", body)
     assert list(found) == fields[:4]
     assert server.ask("POST", "/completion", {**body, "response_fields": [""]})[1] == {}
+
+
+def test_what_ended_a_completion_is_named(server: Any) -> None:
+    body = {"prompt": "One, two,", "n_predict": 12, "temperature": 0}
+    text = server.ask("POST", "/completion", body)[1]["content"]
+    stop = text[6:9]
+    for fields, kind, word in (
+        ({}, "limit", ""),
+        ({"stop": ["never said", stop]}, "word", stop),
+    ):
+        found = server.ask("POST", "/completion", {**body, **fields})[1]
+        assert (found["stop_type"], found["stopping_word"]) == (kind, word)
+        _, _, raw = server.ask_raw("POST", "/completion", {**body, **fields, "stream": True})
+        last = json.loads(raw.strip().rpartition(b"data: ")[2])
+        assert (last["stop_type"], last["stopping_word"]) == (kind, word)
+    message = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 12, "temperature": 0}
+    said = server.ask("POST", "/v1/messages", message)[1]["content"][0]["text"]
+    found = server.ask("POST", "/v1/messages", {**message, "stop_sequences": [said[4:7]]})[1]
+    assert (found["stop_reason"], found["stop_sequence"]) == ("stop_sequence", said[4:7])
+
+
+def test_time_and_indentation_end_a_completion(server: Any) -> None:
+    body = {"prompt": "One, two,", "n_predict": 64, "temperature": 0}
+    text = server.ask("POST", "/completion", body)[1]["content"]
+    assert "\n" in text.rstrip("\n")  # otherwise neither limit could show
+    first, _, rest = text.partition("\n")
+    found = server.ask("POST", "/completion", {**body, "n_indent": 99})[1]
+    blanks = rest[: len(rest) - len(rest.lstrip(" \t"))]
+    assert found["content"] == f"{first}\n{blanks}"
+    assert (found["stop_type"], found["stopping_word"]) == ("limit", "")
+    found = server.ask("POST", "/completion", {**body, "t_max_predict_ms": 1e-6})[1]
+    assert found["stop_type"] == "limit"
+    assert "\n" in found["content"]
+    assert len(found["content"]) < len(text)
+    assert text.startswith(found["content"])
+    _, _, raw = server.ask_raw("POST", "/completion", {**body, "n_indent": 99, "stream": True})
+    events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith(b"data: ")]
+    assert "".join(event["content"] for event in events) == f"{first}\n{blanks}"
+    assert events[-1]["stop"] is True
 
 
 def test_several_completions_are_a_list(server: Any) -> None:
