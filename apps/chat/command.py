@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -63,7 +64,8 @@ def chat(
       printf 'Hello\\nWho are you?\\n' | edgedec chat smollm2.edgedec --json
     """
     switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
-    note_kept(prefix_disk, store, adapt, history=history)
+    typed = history if sys.stdin.isatty() else None  # nothing else is kept of lines
+    note_kept(prefix_disk, store, adapt, history=typed)
     replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report, prefix_cache, store, overlap, prefix_disk)

@@ -69,6 +69,7 @@ def line_history(path: Path | None) -> Iterator[None]:
         raise ConfigError("--history needs Python's module readline, which is missing") from None
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        path.chmod(0o600)  # it may have been there
         readline.read_history_file(path)
     except OSError as error:
         raise ConfigError(f"cannot keep the history in {path}: {error.strerror}") from None
