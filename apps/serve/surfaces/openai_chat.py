@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -125,12 +125,43 @@ class ChosenFunction(Body):
     name: str
 
 
+class ChosenTool(Body):
+    """A tool that may be called."""
+
+    others: ClassVar[Others] = rows.TOOLS
+
+    type: str = "function"
+    function: ChosenFunction | None = None
+
+
+class AllowedTools(Body):
+    """Those that may be called, and whether one has to be."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[ChosenTool]
+
+
 class NamedChoice(Body):
-    """The one tool to call."""
+    """The one tool to call, or those that may be."""
 
     others: ClassVar[Others] = harmless("type")
 
-    function: ChosenFunction
+    function: ChosenFunction | None = None
+    allowed_tools: AllowedTools | None = None
+
+    def of(self, tools: Sequence[Tool]) -> tuple[list[Tool], str]:
+        """Returns those of ``tools`` that may be called, and the choice among them.
+
+        Raises:
+            ServeError: Nothing is chosen, or a tool that is not there.
+        """
+        if self.function is not None:
+            return list(tools), self.function.name
+        if self.allowed_tools is None:
+            message = "tool_choice has neither function nor allowed_tools"
+            raise invalid(message, param="tool_choice")
+        names = [tool.function.name for tool in self.allowed_tools.tools if tool.function]
+        return allowed(tools, names), self.allowed_tools.mode
 
 
 class Schema(Body):
@@ -206,17 +237,32 @@ def read(data: bytes, reply: Reply) -> Asked:
 def chat_prompt(body: ChatBody) -> ChatPrompt:
     """Returns the conversation of a body."""
     functions = [tool.function for tool in body.tools or () if tool.function is not None]
+    tools = [Tool(f.name, f.description or "", f.parameters or {}) for f in functions]
     choice = body.tool_choice or AUTO
-    choice = choice if isinstance(choice, str) else choice.function.name
+    if not isinstance(choice, str):
+        tools, choice = choice.of(tools)
     is_parallel = body.parallel_tool_calls
     return ChatPrompt(
         [chat_message(message) for message in body.messages],
-        [Tool(f.name, f.description or "", f.parameters or {}) for f in functions],
+        tools,
         choice,
         choice == AUTO if is_parallel is None else is_parallel,
         body.variables(),
         body.is_continued,
     )
+
+
+def allowed(tools: Sequence[Tool], names: Sequence[str]) -> list[Tool]:
+    """Returns those of ``tools`` that are named.
+
+    Raises:
+        ServeError: A name is that of no tool.
+    """
+    known = {tool.name for tool in tools}
+    if odd := [name for name in names if name not in known]:
+        message = f"tool_choice names {odd[0][:60]!r}, which is none of the tools"
+        raise invalid(message, param="tool_choice")
+    return [tool for tool in tools if tool.name in names]
 
 
 def format_settings(wanted: ResponseFormat) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -45,6 +45,7 @@ from edgedec.apps.serve.surfaces.openai_chat import (
     Part,
     ResponseFormat,
     ToolCall,
+    allowed,
     chat_message,
     format_settings,
 )
@@ -88,7 +89,7 @@ class NamedTool(Body):
 
     type: str
     name: str = ""
-    mode: str | None = None
+    mode: Literal["auto", "required"] | None = None
     tools: list[ResponseTool] | None = None
 
 
@@ -170,8 +171,8 @@ def _prompt(body: ResponsesBody) -> ChatPrompt:
     is_parallel = body.parallel_tool_calls
     may_be_several = choice == AUTO if is_parallel is None else is_parallel
     if isinstance(body.tool_choice, NamedTool) and body.tool_choice.type == "allowed_tools":
-        allowed = {tool.name for tool in body.tool_choice.tools or ()}
-        tools, choice = [t for t in tools if t.name in allowed], body.tool_choice.mode or AUTO
+        named = [tool.name for tool in body.tool_choice.tools or () if tool.type == "function"]
+        tools, choice = allowed(tools, named), body.tool_choice.mode or AUTO
     return ChatPrompt(messages, tools, choice, may_be_several, body.variables(), body.is_continued)
 
 

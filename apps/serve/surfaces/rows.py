@@ -15,21 +15,23 @@ NOTES: Others = harmless(
 
 LLAMA: Others = {
     **harmless(
-        "cache_prompt id_slot slot_id n_keep n_discard sse_ping_interval samplers samplers_seq min_keep "
-        "t_max_prompt_ms timings_per_token return_progress post_sampling_probs backend_sampling "
-        "repeat_last_n dry_penalty_last_n dynatemp_exponent penalize_nl n_cache_reuse "
-        "reasoning_format parse_tool_calls parallel_tool_calls preserved_tokens verbose"
+        "cache_prompt id_slot slot_id n_keep n_discard n_cache_reuse samplers_seq "
+        "t_max_prompt_ms timings_per_token return_progress sse_ping_interval backend_sampling "
+        "dynatemp_exponent reasoning_format parse_tool_calls parallel_tool_calls preserved_tokens "
+        "verbose"
     ),
     **refused("n_indent t_max_predict_ms", "only /completion and /infill have it"),
     **refused("dynatemp_range", "temperatures do not change within a text"),
     **refused("return_tokens", "ask for n_probs, which names the tokens, or use /tokenize"),
+    **refused("post_sampling_probs", "log-probabilities are those before sampling"),
+    **refused("min_keep", "truncations keep at least one token", 1),
     **refused("tfs_z", "there is no such truncation", 1, 0),
     **refused("adaptive_target adaptive_decay", "there is no such sampler", -1),
     **refused("lora lora_adapters control_vectors", "adapters are merged at export"),
     **refused("grammar_lazy grammar_triggers", "a grammar holds from the first token"),
     **refused("image_data multimodal_data media", _ALONE),
 }
-"""llama-server's: slots, progress, and samplers that are not here. Penalties count all the text."""
+"""llama-server's: slots, progress, and samplers that are not here."""
 
 VLLM: Others = {
     **harmless("priority length_penalty early_stopping spaces_between_special_tokens"),

@@ -288,6 +288,30 @@ def test_tools_that_are_allowed() -> None:
     (prompt,) = asked(RESPONSES, tools=tools, tool_choice=choice).prompts
     assert [tool.name for tool in prompt.tools] == ["a", "c"]
     assert prompt.choice == "required"
+    odd = {**choice, "tools": [{"type": "function", "name": "d"}]}
+    with pytest.raises(ServeError, match="tool_choice names 'd'"):
+        asked(RESPONSES, tools=tools, tool_choice=odd)
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_tools_that_are_allowed_in_chats(mode: Any) -> None:
+    chat = pytest.importorskip("openai.types.chat")
+    tools = [{"type": "function", "function": {"name": name}} for name in "abc"]
+    allowed = chat.ChatCompletionAllowedToolsParam(mode=mode, tools=[tools[0], tools[2]])
+    choice = chat.ChatCompletionAllowedToolChoiceParam(type="allowed_tools", allowed_tools=allowed)
+    (prompt,) = asked(CHAT, tools=tools, tool_choice=choice).prompts
+    assert [tool.name for tool in prompt.tools] == ["a", "c"]
+    assert prompt.choice == mode
+    for odd, words in (
+        ({"type": "function"}, "neither function nor allowed_tools"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": []}}, "mode"),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools[:1]}},
+            "tool_choice names 'a'",
+        ),
+    ):
+        with pytest.raises(ServeError, match=words):
+            asked(CHAT, tools=tools[1:], tool_choice=odd)
 
 
 @pytest.mark.e2e
