@@ -92,7 +92,8 @@ class CoreRequest:
 
     model: the name of an offered model; the first one where it is empty.
     settings: fields of `GenerationConfig`, as `GenerationConfig.from_dict` reads them, and of its
-        ``sampling``; the bundle's recommendation holds for what is left out.
+        ``sampling``; the bundle's recommendation holds for what is left out. ``chain`` is a
+        `SamplerChain`.
     n: answers to each prompt.
     echo: each answer begins with its prompt. is_silent: and ends with it.
     with_origins: pieces of text say who wrote them.

@@ -16,6 +16,7 @@ from edgedec.apps.serve.core import CoreRequest, Done, Event, ServeError, invali
 from edgedec.apps.serve.prefix_group import PREFIX_GROUP
 from edgedec.apps.serve.problems import client_errors
 from edgedec.apps.serve.prompts import prepare
+from edgedec.apps.serve.sampler_chain import SamplerChain
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.waiting import finished
 from edgedec.runtime.config import GenerationConfig
@@ -149,10 +150,12 @@ class Runner:
         n_room = max(1, engine.context + 1 - n_prompt)
         n_most = min(stated.get("max_new_tokens", n_room), self._settings.max_new_tokens)
         fixed = {"max_new_tokens": n_most, "prefix_group": PREFIX_GROUP.get()}
-        config = GenerationConfig.from_dict({**stated, **fixed})
+        found = {**stated, **fixed}
+        chain: SamplerChain = found.pop("chain", SamplerChain())
+        config = GenerationConfig.from_dict(found)
         self._check_constraint(config)
         sampling = replace(engine.defaults.sampling, **stated.get("sampling", {}))
-        return replace(config, sampling=sampling)
+        return replace(config, sampling=chain.applied(sampling, n_prompt + n_most))
 
     def _check_constraint(self, config: GenerationConfig) -> None:
         if config.constraint is None:

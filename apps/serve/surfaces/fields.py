@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from edgedec.apps.serve.core import ServeError, TextPrompt, invalid
+from edgedec.apps.serve.sampler_chain import SamplerChain
 from edgedec.runtime.sampling.gbnf import lark_grammar
 
 logger = logging.getLogger(__name__)
@@ -114,11 +115,13 @@ class Sampling(Knobs):
     """How answers are sampled, in the field's usual names.
 
     random_seeds: seeds that mean a random one. drops_empty_stops: as llama.cpp does.
+    may_infill: as for `SamplerChain`.
     logit_bias: by token id, or pairs.
     """
 
     random_seeds: ClassVar[tuple[int, ...]] = (-1,)
     drops_empty_stops: ClassVar[bool] = False
+    may_infill: ClassVar[bool] = False
 
     temperature: float | None = None
     top_p: float | None = None
@@ -148,6 +151,11 @@ class Sampling(Knobs):
     min_new_tokens: Whole | None = None
     min_tokens: Whole | None = None
     begin_suppress_tokens: list[int] | None = None
+    samplers: str | list[str] | None = None
+    repeat_last_n: Whole | None = None
+    dry_penalty_last_n: Whole | None = None
+    penalize_nl: bool | None = None
+    penalize_newline: bool | None = None
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings of a request that the fields state.
@@ -185,7 +193,20 @@ class Sampling(Knobs):
         if stops := [self.stop] if isinstance(self.stop, str) else self.stop:
             kept = [stop for stop in stops if stop] if self.drops_empty_stops else stops
             found["stop"] = checked_stops(kept)
+        chain = self._chain()
+        if chain != SamplerChain(may_infill=self.may_infill):
+            found["chain"] = chain
         return found
+
+    def _chain(self) -> SamplerChain:
+        counts_line_ends = self.penalize_newline if self.penalize_nl is None else self.penalize_nl
+        return SamplerChain(
+            self.samplers,
+            self.repeat_last_n,
+            self.dry_penalty_last_n,
+            counts_line_ends,
+            self.may_infill,
+        )
 
 
 def length_settings(name: str, n_most: int | None) -> dict[str, Any]:
@@ -268,9 +289,12 @@ def text_prompts(given: TextPrompts, most: int = MAX_PROMPTS) -> list[TextPrompt
 
 
 def stated(body: Body, names: dict[str, str]) -> dict[str, Any]:
-    """Returns the fields of ``body`` that are stated, by the name that ``names`` gives them."""
-    found = {ours: getattr(body, theirs) for theirs, ours in names.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    """Returns the fields of ``body`` that are stated, by the name that ``names`` gives them.
+
+    Of two fields for one thing, the last that is stated holds.
+    """
+    found = [(ours, getattr(body, theirs)) for theirs, ours in names.items()]
+    return {name: value for name, value in found if value is not None}
 
 
 def _bias(item: tuple[Any, float | bool]) -> tuple[int, float]:

@@ -87,6 +87,8 @@ class CompletionBody(Common):
 class InfillBody(Common):
     """The body of a request for what is missing."""
 
+    may_infill: ClassVar[bool] = True
+
     input_prefix: str = ""
     input_suffix: str = ""
     input_extra: list[ExtraFile] | None = None

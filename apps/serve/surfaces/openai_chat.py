@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from edgedec.apps.serve.core import (
     AUTO,
+    REQUIRED,
     Answer,
     Call,
     CallDelta,
@@ -137,7 +138,7 @@ class ChosenTool(Body):
 class AllowedTools(Body):
     """Those that may be called, and whether one has to be."""
 
-    mode: Literal["auto", "required"] = "auto"
+    mode: str = AUTO
     tools: list[ChosenTool]
 
 
@@ -161,7 +162,7 @@ class NamedChoice(Body):
             message = "tool_choice has neither function nor allowed_tools"
             raise invalid(message, param="tool_choice")
         names = [tool.function.name for tool in self.allowed_tools.tools if tool.function]
-        return allowed(tools, names), self.allowed_tools.mode
+        return allowed(tools, names, self.allowed_tools.mode)
 
 
 class Schema(Body):
@@ -252,17 +253,22 @@ def chat_prompt(body: ChatBody) -> ChatPrompt:
     )
 
 
-def allowed(tools: Sequence[Tool], names: Sequence[str]) -> list[Tool]:
-    """Returns those of ``tools`` that are named.
+def allowed(
+    tools: Sequence[Tool], names: Sequence[str], mode: str | None
+) -> tuple[list[Tool], str]:
+    """Returns those of ``tools`` that are named, and the choice among them.
 
     Raises:
-        ServeError: A name is that of no tool.
+        ServeError: A name is that of no tool, or ``mode`` that of no choice.
     """
+    if mode not in (AUTO, REQUIRED, None):
+        message = f"the mode of allowed_tools is {mode[:40]!r}, expected {AUTO} or {REQUIRED}"
+        raise invalid(message, param="tool_choice")
     known = {tool.name for tool in tools}
     if odd := [name for name in names if name not in known]:
         message = f"tool_choice names {odd[0][:60]!r}, which is none of the tools"
         raise invalid(message, param="tool_choice")
-    return [tool for tool in tools if tool.name in names]
+    return [tool for tool in tools if tool.name in names], mode or AUTO
 
 
 def format_settings(wanted: ResponseFormat) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -89,7 +89,7 @@ class NamedTool(Body):
 
     type: str
     name: str = ""
-    mode: Literal["auto", "required"] | None = None
+    mode: str | None = None
     tools: list[ResponseTool] | None = None
 
 
@@ -172,7 +172,7 @@ def _prompt(body: ResponsesBody) -> ChatPrompt:
     may_be_several = choice == AUTO if is_parallel is None else is_parallel
     if isinstance(body.tool_choice, NamedTool) and body.tool_choice.type == "allowed_tools":
         named = [tool.name for tool in body.tool_choice.tools or () if tool.type == "function"]
-        tools, choice = allowed(tools, named), body.tool_choice.mode or AUTO
+        tools, choice = allowed(tools, named, body.tool_choice.mode)
     return ChatPrompt(messages, tools, choice, may_be_several, body.variables(), body.is_continued)
 
 

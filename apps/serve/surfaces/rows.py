@@ -74,7 +74,7 @@ OLLAMA_OPTIONS: Others = {
     **LLAMA,
     **harmless(
         "num_ctx num_keep num_batch num_gpu main_gpu num_thread numa use_mmap use_mlock low_vram "
-        "f16_kv vocab_only logits_all embedding_only penalize_newline num_gqa rope_frequency_base "
+        "f16_kv vocab_only logits_all embedding_only num_gqa rope_frequency_base "
         "rope_frequency_scale draft_num_predict"
     ),
 }
@@ -96,6 +96,7 @@ ANTHROPIC: Others = {
         "context_management compaction billing_policy fallbacks fallback_credit_token "
         "anthropic_version anthropic_beta thread"
     ),
+    **refused("samplers repeat_last_n dry_penalty_last_n", "send temperature, top_k and top_p"),
     **refused("container mcp_servers", "this server has no tools of its own"),
 }
 

@@ -145,6 +145,20 @@ def test_ollama_s_package() -> None:
     assert [(kind.__name__, odd) for kind, c in checked if (odd := without_row(kind, *c))] == []
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "name"),
+    [
+        ("repeat_penalty", 1.5, "repetition_penalty"),
+        ("repetition_penalty", 1.5, "repetition_penalty"),
+        ("min_tokens", 3, "min_new_tokens"),
+        ("min_new_tokens", 3, "min_new_tokens"),
+    ],
+)
+@pytest.mark.parametrize("surface", [CHAT, COMPLETIONS, RESPONSES, LLAMA])
+def test_both_names_of_a_setting(surface: Any, field: str, value: float, name: str) -> None:
+    assert asked(surface, **{field: value}).settings["sampling"] == {name: value}
+
+
 REFUSED = [
     (CHAT, {"audio": {"voice": "a", "format": "wav"}}, "audio"),
     (CHAT, {"modalities": ["text", "audio"]}, "modalities"),
