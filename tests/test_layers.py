@@ -90,7 +90,7 @@ OPTIONAL = {
     "apps/lsp/server.py": {"cattrs", "lsprotocol", "pygls"},
     "apps/lsp/session.py": {"lsprotocol"},
     "apps/lsp/window.py": {"lsprotocol", "pygls"},
-    "apps/serve": {"h11", "pydantic", "starlette", "uvicorn"},
+    "apps/serve": {"h11", "prometheus_client", "pydantic", "starlette", "uvicorn"},
     "apps/serve/ray_app.py": {"pydantic", "ray", "starlette"},
     "apps/serve/surfaces": {"pydantic"},
     "apps/measuring/pictures.py": {"matplotlib"},

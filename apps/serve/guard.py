@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.open_requests import OpenRequests
 from edgedec.apps.serve.prefix_group import PREFIX_GROUP, group_of
+from edgedec.apps.serve.records import CLIENT_GONE, RECORD
 from edgedec.apps.serve.responses import ClientGoneError, log_unexpected, send_problem
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.surfaces.surface import Document
@@ -59,7 +60,7 @@ class Guard:
             with suppress(RuntimeError):  # the answer had begun
                 await send_problem(send, problem, error_shape)
         except ClientGoneError:
-            pass  # nobody waits for an answer
+            RECORD.get().status = CLIENT_GONE  # nobody waits for an answer
         except Exception as error:  # its text may quote a prompt: the log gets its place alone
             log_unexpected(error)
             unexpected = ServeError(500, "server_error", f"unexpected {type(error).__name__}")
@@ -111,13 +112,15 @@ class Guard:
         if not keys:
             return ""
         given = list(_given_keys(headers))
-        if not given or not all(_is_among(key, keys) for key in given):
+        numbers = [_number_among(key, keys) for key in given]
+        if not given or not all(numbers):
             raise ServeError(
                 401,
                 "authentication_error",
                 "the API key is missing or wrong: send it as Authorization: Bearer KEY",
                 code="invalid_api_key",
             )
+        RECORD.get().key = numbers[0]
         return given[0]
 
 
@@ -130,10 +133,11 @@ def _given_keys(headers: Headers) -> Iterator[str]:
     yield from filter(None, headers.getlist("x-api-key"))
 
 
-def _is_among(given: str, keys: Sequence[str]) -> bool:
-    """Whether ``given`` is one of ``keys``, found in a time that says nothing of them."""
+def _number_among(given: str, keys: Sequence[str]) -> int:
+    """Returns the place of ``given`` in ``keys``, from 1, or 0; its time says nothing of them."""
     secret = given.strip().encode()
-    return any(hmac.compare_digest(secret, key.encode()) for key in keys)
+    are_equal = [hmac.compare_digest(secret, key.encode()) for key in keys]
+    return next((number for number, is_equal in enumerate(are_equal, 1) if is_equal), 0)
 
 
 def _cors(origin: str) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ import typer
 
 from edgedec.apps.kept.places import remember_prefixes
 from edgedec.apps.options import common as options
+from edgedec.apps.serve.log_form import LogForm
 from edgedec.models.errors import ConfigError
 
 if TYPE_CHECKING:  # imported where they are needed: `edgedec --help` reads this file
@@ -22,7 +23,7 @@ _MB = 10**6
 
 @dataclass(frozen=True, kw_only=True)
 class AccessOptions:
-    """Where the server listens, and who may use it."""
+    """Where the server listens, who may use it, and what it tells of them."""
 
     host: Annotated[
         str,
@@ -61,6 +62,10 @@ class AccessOptions:
     cors: Annotated[
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="Web origin that may send requests. Repeatable."),
+    ] = None
+    log: Annotated[
+        LogForm | None,
+        typer.Option(help="Write a line per request to standard error: text or JSON."),
     ] = None
 
 
@@ -167,4 +172,5 @@ def server_settings(access: AccessOptions, limits: LimitOptions) -> ServerSettin
         origins=tuple(access.cors or ()),
         max_new_tokens=limits.max_new_tokens,
         max_open=limits.max_open,
+        log=access.log,
     )

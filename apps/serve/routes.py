@@ -10,7 +10,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from edgedec.apps.serve.metrics import MEDIA_TYPE
 from edgedec.apps.serve.prompts import chat_text, n_chat_tokens
+from edgedec.apps.serve.records import RECORD
 from edgedec.apps.serve.responses import read_body
 from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.surfaces import anthropic, llama_server, ollama, openai_models
@@ -123,7 +125,7 @@ class Facts:
         """Answers with all counters."""
         service = self._service
         text = service.metrics.text(service.n_running, len(self._shelf.loaded))
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(text, media_type=MEDIA_TYPE)
 
     async def props(self, request: Request) -> Response:
         """Tells of the server and one model."""
@@ -243,6 +245,9 @@ def _embedding(
 
     def work(engine: Engine, is_over: IsOver) -> Any:
         tokens = [engine.encode(prompt.text) for prompt in prompts]
-        return body.document(list(map(len, tokens)), engine.embed(tokens, pooling, is_over))
+        vectors = engine.embed(tokens, pooling, is_over)
+        n_tokens = list(map(len, tokens))
+        RECORD.get().n_prompt = sum(n_tokens)
+        return body.document(n_tokens, vectors)
 
     return work

@@ -19,6 +19,7 @@ from edgedec.apps.serve.loosened_notes import LoosenedNotes
 from edgedec.apps.serve.metrics import Metrics
 from edgedec.apps.serve.open_requests import OpenRequests, ending
 from edgedec.apps.serve.problems import client_errors
+from edgedec.apps.serve.records import CLIENT_GONE, RECORD
 from edgedec.apps.serve.responses import (
     ClientGoneError,
     Header,
@@ -30,7 +31,7 @@ from edgedec.apps.serve.responses import (
 )
 from edgedec.apps.serve.running import Run, Runner
 from edgedec.apps.serve.settings import ServerSettings
-from edgedec.apps.serve.shelf import Shelf
+from edgedec.apps.serve.shelf import Offer, Shelf
 from edgedec.apps.serve.surfaces.surface import Asked, Framer, Reply, Surface
 from edgedec.apps.serve.waiting import finished
 from edgedec.runtime.engine.engine import Engine
@@ -50,21 +51,26 @@ class Service:
         self.settings = settings
         self.runner = Runner(settings)
         self.requests = OpenRequests()
-        self.metrics = Metrics()
+        self.metrics = Metrics([offer.name for offer in shelf.offers])
         self.notes = LoosenedNotes()
         self.n_running = 0  # requests that models are answering
 
     @asynccontextmanager
     async def running(self, asked: Asked, take: Callable[[Event], None]) -> AsyncIterator[Run]:
         """Runs a request until the block is left. take: as for `Run`."""
-        offer = self.shelf.find(asked.request.model)
+        record = RECORD.get()
+
+        def noting(event: Event) -> None:
+            record.note_token()
+            take(event)
+
+        offer = self._found(asked.request.model)
         lent = self.shelf.lent(offer, asked.request.keep_alive_s)
-        async with lent as engine, self.runner.running(engine, asked.request, take) as run:
+        async with lent as engine, self.runner.running(engine, asked.request, noting) as run:
             yield run
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, surface: Surface) -> None:
         """Answers one request at ``surface``."""
-        self.metrics.requests_total += 1
         try:
             data = await read_body(scope, receive, self.settings)
             reply = Reply(secrets.token_hex(12), int(time.time()))
@@ -79,10 +85,9 @@ class Service:
                     beating = sender.beating(surface.beat, self.settings.heartbeat_s)
                     await self._send_stream(asked, asked.framer, receive, sender, beating)
         except ServeError as problem:
-            self.metrics.requests_failed_total += 1
             await send_problem(send, problem, surface.error)
         except ClientGoneError:
-            self.metrics.requests_cancelled_total += 1
+            RECORD.get().status = CLIENT_GONE
             logger.info("%s: the client went away", surface.path)
 
     async def worked(
@@ -115,8 +120,14 @@ class Service:
                     is_over.set()
                     await finished(asyncio.wait((task,)))  # the engine is lent until then
 
-        offer = self.shelf.find(model)
+        offer = self._found(model)
         return await while_there(receive, working())
+
+    def _found(self, model: str) -> Offer:
+        """Returns the offered ``model``, and notes its name; a ServeError if there is none."""
+        offer = self.shelf.find(model)
+        RECORD.get().model = offer.name
+        return offer
 
     async def close(self) -> None:
         """Ends the threads, and unloads the models; requests have ended."""
@@ -151,6 +162,7 @@ class Service:
             if not sender.is_begun:
                 raise
             problem = reason if isinstance(reason, ServeError) else ending()
+            RECORD.get().status = problem.status
             await sender.end(framer.failed(problem))
         else:
             await sender.end(framer.end())
@@ -165,9 +177,9 @@ class Service:
             await self._count(run)
 
     async def _count(self, run: Run) -> None:
-        """Waits for the ends of all answers, and counts what they took."""
+        """Waits for the ends of all answers, and notes what they took."""
         async for done in run.ends():
-            self.metrics.count(done.counts)
+            RECORD.get().add(done.counts)
 
     @asynccontextmanager
     async def _limited(self) -> AsyncIterator[None]:

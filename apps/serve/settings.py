@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgedec.apps.serve.access import check_key, check_origin, checked_host
+from edgedec.apps.serve.log_form import LogForm
 from edgedec.models.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -25,6 +26,7 @@ class ServerSettings:
     follow: a schema, those of all tools together, an expression or a grammar.
     header_s, body_s: how long a request may take to come. request_s: how long an answer may take.
     heartbeat_s: how long a stream may be silent before a sign of life is sent.
+    log: form of the line that each request leaves on standard error; None for no lines.
     """
 
     host: str = "127.0.0.1"
@@ -44,6 +46,7 @@ class ServerSettings:
     body_s: float = 30.0
     request_s: float = 3600.0
     heartbeat_s: float = 5.0
+    log: LogForm | None = None
 
     def __post_init__(self) -> None:
         for key in self.api_keys:

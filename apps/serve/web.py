@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from edgedec.apps.serve import openapi
 from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.guard import ErrorShape, Guard
+from edgedec.apps.serve.request_log import RequestLog
 from edgedec.apps.serve.routes import BODIES, Facts
 from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.surfaces import (
@@ -76,7 +77,8 @@ def make_web(service: Service) -> ASGIApp:
     known = sorted(path for path in paths if path != "/" and "{" not in path)
     handlers = dict.fromkeys((HTTPException, ServeError), partial(_refused, known))
     app = Starlette(routes=[*answers, *facts], exception_handlers=handlers)
-    return Guard(app, service.settings, error_shape, service.requests)
+    guard = Guard(app, service.settings, error_shape, service.requests)
+    return RequestLog(guard, service.metrics, service.settings.log)
 
 
 def error_shape(path: str) -> ErrorShape:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 TEST_TOOLS = ("hypothesis", "onnx", "pytest")
-CLIENTS = ("anthropic", "ollama", "openai", "prometheus-client")
+CLIENTS = ("anthropic", "ollama", "openai")
 """What the tests of `edgedec serve` ask it with."""
 
 

@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("starlette")
 pytest.importorskip("pydantic")
+pytest.importorskip("prometheus_client")
 
 from edgedec.apps.serve import listening, web
 from edgedec.apps.serve.offers import find_offers

@@ -95,6 +95,7 @@ def test_one_that_goes_away_before_its_turn_waits_for_nobody(make_server: Any, u
             ask_for_endless(second, PROMPTS[1])
             until(lambda: server.service.n_running == 2)
         until(lambda: server.service.n_running == 1)
-        counters = server.service.metrics
-        until(lambda: counters.requests_cancelled_total == 1)
-        assert counters.tokens_predicted_total == 0  # the first goes on
+        gone = 'edgedec:requests_total{model="smollm2",status="499"} 1.0'
+        until(lambda: gone in server.service.metrics.text(0, 0))
+        none = 'edgedec:tokens_predicted_total{model="smollm2"} 0.0'  # the first goes on
+        assert none in server.service.metrics.text(0, 0)
