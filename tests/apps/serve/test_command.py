@@ -47,8 +47,9 @@ class Program:
     def end(self, number: int) -> tuple[int, str]:
         """Returns the exit code, and what was written besides the first line."""
         self.process.send_signal(number)
-        _, rest = self.process.communicate(timeout=60)
-        return self.process.returncode, rest
+        code = self.process.wait(timeout=60)
+        assert self.process.stderr is not None
+        return code, self.process.stderr.read()  # `communicate` leaves out what was read ahead
 
 
 @pytest.fixture

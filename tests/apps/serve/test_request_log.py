@@ -43,7 +43,9 @@ def lines_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def wait_for_lines(capsys: pytest.CaptureFixture[str], until: Any, n: int) -> tuple[list[dict[str, Any]], str]:
+def wait_for_lines(
+    capsys: pytest.CaptureFixture[str], until: Any, n: int
+) -> tuple[list[dict[str, Any]], str]:
     """Returns the log's lines, once there are ``n``, and their text."""
     text = ""
 
