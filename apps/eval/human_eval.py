@@ -53,13 +53,6 @@ _EXAMPLES = (
 """Lines of an interpreter with what it answers, and all behind a line that announces examples."""
 
 
-def without_examples(prompt: str) -> str:
-    """Returns a function's beginning without the examples of its description."""
-    for pattern in _EXAMPLES:
-        prompt = pattern.sub("", prompt)
-    return prompt
-
-
 class HumanEval:
     """is_chat: the prompt goes into the chat template."""
 
@@ -75,11 +68,6 @@ class HumanEval:
             return engine.encode(problem["prompt"])
         question = _QUESTION.format(prompt=problem["prompt"].strip())
         return encode_question(engine, question, _ANSWER_START)
-
-    def encode_lame(self, engine: Engine, problem: Problem) -> list[int]:
-        """Returns the token ids of a problem without its examples."""
-        lame = without_examples(problem["prompt"])
-        return self.encode(engine, replace(problem, fields={**problem.fields, "prompt": lame}))
 
     def encode_again(self, engine: Engine, problem: Problem, text: str, message: str) -> list[int]:
         """Returns the token ids of a chat in which an answer has failed, with the next one begun.

@@ -31,7 +31,6 @@ from edgedec.apps.eval.tasks import Task, file_sha256, read_problems, read_text
 from edgedec.apps.eval.tries import BEST_OF, ITERATE, NEED_TESTS, Tries, parse_tries
 from edgedec.apps.eval.work import Engines, Work
 from edgedec.apps.options import common as options
-from edgedec.labs.methods.uscd import Contrast
 from edgedec.models.errors import ConfigError
 from edgedec.models.kv_maps import own_maps
 from edgedec.models.manifest import MANIFEST_NAME, TOKENIZER_NAME, BundleManifest, read_manifest
@@ -530,8 +529,6 @@ def _make_setting(job: Job, label: str, how: str) -> Setting:
     tries = Tries.of(label)
     if tries is not None:
         facts["tries"] = str(tries)
-    if (contrast := Contrast.of(label)) is not None:
-        facts["contrast"] = str(contrast)
     return Setting(label, request, facts, models, tries)
 
 

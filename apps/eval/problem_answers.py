@@ -17,11 +17,9 @@ from edgedec.apps.eval.tasks import Problem, Task
 from edgedec.apps.eval.tries import NEED_TESTS, Tested, Tries
 from edgedec.apps.eval.work import Engines
 from edgedec.apps.measuring.at_once import announced_n_at_once
-from edgedec.labs.methods.uscd import Contrast, contrasted
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import BATCH
-from edgedec.runtime.decoding.strategy import TARGET
 from edgedec.runtime.engine.best_of import BestOf, Iterate
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.planned import Planned
@@ -62,7 +60,7 @@ class Answers:
         Raises:
             ConfigError: A pass holds fewer, or settings take several tries, which share passes.
         """
-        if any(setting.tries or Contrast.of(setting.label) for setting in settings):
+        if any(setting.tries for setting in settings):
             if asked not in (None, 1):
                 raise ConfigError("several tries share passes already: leave out --parallel")
             return 1
@@ -81,8 +79,6 @@ class Answers:
         # Answers at the same time use nothing of each other's prompts either.
         request = replace(request, prefix_group=problem.name, priority=BATCH)
         engine.forget_prompts()
-        if (contrast := Contrast.of(setting.label)) is not None:
-            return self._contrasted(setting, contrast, index, request)
         metrics: dict[str, float] = {}
         if setting.tries is None:
             started_s = time.perf_counter()
@@ -112,36 +108,6 @@ class Answers:
             stats=result.stats.to_dict(),
             switch=dict(result.switch),
         )
-
-    def _contrasted(
-        self, setting: Setting, contrast: Contrast, index: int, request: GenerationConfig
-    ) -> Sample:
-        """Returns how a problem was answered against the same one without its examples."""
-        problem, engine, task = self.problems[index], self.engines.of(setting), self.task
-        if not isinstance(task, HumanEval):
-            raise ConfigError(f"{contrast} needs a task with examples: human_eval")
-        prompts = self.prompts[index], task.encode_lame(engine, problem)
-        started_s = time.perf_counter()
-        found = contrasted(engine, prompts, contrast, request.max_new_tokens, request.stop)
-        seconds = time.perf_counter() - started_s
-        judgement = task.judge(problem, found.text)
-        n_tokens = len(found.token_ids)
-        return Sample(
-            fingerprint=setting.fingerprint,
-            name=problem.name,
-            metrics=judgement.metrics,
-            answer=judgement.answer,
-            reason=judgement.reason,
-            finish_reason="stop" if found.is_whole else "length",
-            seconds=seconds,
-            decode_s=seconds,
-            n_prompt_tokens=len(prompts[0]),
-            n_new_tokens=n_tokens,
-            lossless=False,
-            tokens_by_origin={
-                TARGET: n_tokens - found.n_contrasted, "contrast": found.n_contrasted
-            },
-        )  # fmt: skip
 
     def _answered(
         self, engine: Engine, prompt: list[int], request: GenerationConfig

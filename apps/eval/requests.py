@@ -8,7 +8,6 @@ from typing import Any
 
 from edgedec.apps.eval.frontier import DRAFT_ALONE
 from edgedec.apps.eval.tries import Tries
-from edgedec.labs.methods.uscd import Contrast
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import EXACT, PREDICTED
@@ -41,8 +40,6 @@ def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, G
         elif text.partition(":")[0] in POLICIES:
             switch = SwitchConfig.parse(text)
             requests[str(switch)] = dataclasses.replace(wanted, switch=switch)
-        elif (contrast := Contrast.of(text)) is not None:
-            requests[str(contrast)] = dataclasses.replace(wanted, method=PLAIN)
         elif (tries := Tries.of(text)) is not None:
             requests[str(tries)] = tries.request(dataclasses.replace(wanted, method=PLAIN))
         elif text.partition(":")[0] in LAYER_POLICIES:

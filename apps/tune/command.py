@@ -32,8 +32,6 @@ from edgedec.apps.tune.runs import REFERENCES, Job, costs_of, record, run_for_re
 from edgedec.apps.tune.state import TuneState
 from edgedec.apps.tune.sweep import Expected, around, candidates, expect, frontier
 from edgedec.export.manifest_change import change_manifest, check_writable
-from edgedec.labs.tuning.adadec import learn, read_references
-from edgedec.labs.tuning.skip import SkipState, tune_skip
 from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
@@ -185,6 +183,8 @@ def _tune_pair(
 
 def _tune_one(bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_json: bool) -> None:
     """Learns the threshold of a method that has one model."""
+    from edgedec.labs.tuning.adadec import learn, read_references
+
     references = read_references(what.prompts or ())
     deadline_s = time.monotonic() + 60 * what.minutes
     manifest = read_manifest(bundle)
@@ -211,6 +211,8 @@ def _tune_skip(
     bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_json: bool
 ) -> None:
     """Finds what the target model can leave out while it drafts."""
+    from edgedec.labs.tuning.skip import SkipState, tune_skip
+
     prompts = read_prompts(what.prompts or (), None, what.per_category)
     manifest = read_manifest(bundle)
     bars = ProgressBars(count_amount, has_lines=True)
