@@ -35,6 +35,7 @@ def chat(
         Path | None,
         typer.Option(metavar="FILE", help="Keep the lines you type in FILE, for the next chat."),
     ] = None,
+    template_var: options.TemplateVar = None,
     store: options.Store = None,
     adapt: options.Adapt = None,
     overlap: options.Overlap = "auto",
@@ -64,6 +65,7 @@ def chat(
       printf 'Hello\\nWho are you?\\n' | edgedec chat smollm2.edgedec --json
     """
     switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
+    variables = options.parse_template_variables(template_var)
     typed = history if sys.stdin.isatty() else None  # nothing else is kept of lines
     note_kept(prefix_disk, store, adapt, history=typed)
     replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
@@ -75,6 +77,7 @@ def chat(
                 "this model has no chat template: `edgedec run --raw` has it continue a text"
             )
         asked = switching.apply(request.make_request(unlimited(engine)))
+        asked = options.with_template_variables(asked, engine, variables)
         tell_if_approximate(asked)
         tell_if_recommended(asked, engine.defaults)
         talk = Talk(engine, system, asked, shown, replay, is_silent=json)

@@ -71,6 +71,7 @@ class AskOptions:
             help="Answer the question PROMPT with the span of FILE that the model finds likeliest.",
         ),
     ] = None
+    template_var: options.TemplateVar = None
 
     def given(self, engine: Engine, text: str) -> Prompt:
         """Returns the prompt ``text`` as the model is given it."""
@@ -174,6 +175,7 @@ def run(
         return switching.apply(grammar.apply(request.make_request(defaults)))
 
     ask(GenerationConfig())  # complains before anything is loaded
+    variables = options.parse_template_variables(asking.template_var)
     _check_together(asking, keeping, shown, tries, beams, grammar)
     quoted = None if asking.quote is None else read_text(asking.quote)
     replay = None if keeping.adapt is None else ReplayBuffer.made(keeping.adapt, bundle)
@@ -184,9 +186,11 @@ def run(
             return
         given = asking.given(engine, text)
         asked = ask(engine.defaults if beams.beams else unlimited(engine))
+        asked = options.with_template_variables(asked, engine, variables)
         is_warm = request.temperature is not None
         if beams.beams is not None:
-            write_beams(engine, given, beams, asked.max_new_tokens, is_json=json)
+            ids = engine.encode(given, variables)
+            write_beams(engine, ids, beams, asked.max_new_tokens, is_json=json)
         elif tries.best_of is not None:
             write_best(engine, given, text, warm(asked, is_warm), tries, bars, is_json=json)
         elif grammar.grammar_aligned is not None:
@@ -210,6 +214,8 @@ def _check_together(
         raise ConfigError(
             "--best-of cannot be combined with --session, --adapt, --show-drafts or --explain"
         )
+    if asking.template_var and (asking.quote or asking.chat is False):
+        raise ConfigError("--template-var cannot be combined with --quote or --raw")
     if asking.quote is not None and (tries.best_of or is_kept or is_shown):
         raise ConfigError(
             "--quote cannot be combined with --best-of, --session, --adapt, --show-drafts or "

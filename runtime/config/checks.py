@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,20 @@ def check_type(name: str, value: Any, kind: type[Any], expected: str) -> None:
     """Raises a ConfigError unless ``value`` is a ``kind``, which messages call ``expected``."""
     if not isinstance(value, kind):
         raise ConfigError(f"{name} is {shown(value)}, expected {expected}")
+
+
+def check_json_fields(name: str, value: Any) -> None:
+    """Raises a ConfigError unless ``value`` is a mapping from texts to JSON values."""
+    is_fields = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    try:
+        json.dumps(dict(value) if is_fields else value)
+    except (TypeError, ValueError, RecursionError):
+        is_fields = False
+    if not is_fields:
+        raise ConfigError(
+            f"{name} is {shown(value)}, expected JSON values by name, such as "
+            "{'enable_thinking': False}"
+        )
 
 
 def check_callable(name: str, value: Any, expected: str = "a function") -> None:

@@ -12,6 +12,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import (
     check_count,
+    check_json_fields,
     check_number,
     check_type,
     checked_counts,
@@ -89,6 +90,8 @@ class GenerationConfig:
     logprobs: how many of the likeliest tokens are reported at each place, with their
         log-probabilities and that of the token taken; None reports nothing. Needs a
         verifier that gives the text of plain decoding.
+    template_variables: what the chat template may read besides messages, JSON values by name, such
+        as ``{"enable_thinking": False}``. They change the prompts that are messages.
     json_schema, regex, grammar: what the output has to follow, at most one of them: a JSON schema
         as a mapping or as text, a regular expression for the whole output, or a grammar in the
         dialect of Lark that llguidance reads. A Pydantic class, or a ``TypeAdapter``,
@@ -128,6 +131,7 @@ class GenerationConfig:
     json_schema: str | Mapping[str, Any] | type[Any] | SchemaMaker | None = None
     regex: str | None = None
     grammar: str | None = None
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_count("max_new_tokens", self.max_new_tokens, 1, "ask for at least one token")
@@ -162,6 +166,7 @@ class GenerationConfig:
             expected = " or ".join(PRIORITIES)
             raise ConfigError(f"priority is {shown(self.priority)}, expected {expected}, or None")
         check_number("prefill_pass_ms", self.prefill_pass_ms, 0.0, 1e9, "milliseconds")
+        check_json_fields("template_variables", self.template_variables)
         object.__setattr__(self, "json_schema", _schema_of(self.json_schema))
         self._check_constraint()
         self._check_logprobs()

@@ -24,6 +24,7 @@ _OTHER_CLIENTS = {
     "top_logprobs": "logprobs",
     "min_tokens": "min_new_tokens",
     "bad_words": "bad_words_ids",
+    "chat_template_kwargs": "template_variables",
 }
 """Names that other clients use -> ours."""
 
@@ -52,6 +53,7 @@ class Settings(TypedDict, total=False):
     json_schema: str | Mapping[str, Any] | None
     regex: str | None
     grammar: str | None
+    template_variables: Mapping[str, Any]
     temperature: float
     top_k: int
     top_p: float

@@ -124,17 +124,18 @@ class Conversation:
         context = self._streams.loaded.context
         most = context - min(config.max_new_tokens, context // 4)
         if not self._is_sliding:
-            return self._first, self._encode(self._given(messages, self._first))
-        if (ids := self._encoded(messages, self._first, most)) is not None:
+            return self._first, self._encode(self._given(messages, self._first), config)
+        if (ids := self._encoded(messages, self._first, most, config)) is not None:
             return self._first, ids
         for limit in (context // 2, most):
             for first in self._later_turns(messages):
-                if (ids := self._encoded(messages, first, limit)) is not None:
+                if (ids := self._encoded(messages, first, limit, config)) is not None:
                     return first, ids
-        return self._first, self._encode(self._given(messages, len(messages) - 1))
+        return self._first, self._encode(self._given(messages, len(messages) - 1), config)
 
-    def _encode(self, messages: Sequence[Message]) -> list[int]:
-        return self._streams.loaded.encoder.encode(messages)
+    def _encode(self, messages: Sequence[Message], config: GenerationConfig) -> list[int]:
+        variables = config.template_variables
+        return self._streams.loaded.encoder.encode(messages, variables=variables)
 
     def _given(self, messages: Sequence[Message], first: int) -> list[Message]:
         return [*messages[: self._n_lasting], *messages[first:]]
@@ -145,10 +146,12 @@ class Conversation:
             if messages[i]["role"] == "user":
                 yield i
 
-    def _encoded(self, messages: Sequence[Message], first: int, limit: int) -> list[int] | None:
+    def _encoded(
+        self, messages: Sequence[Message], first: int, limit: int, config: GenerationConfig
+    ) -> list[int] | None:
         """Returns the ids of the messages from ``first`` on, unless they are too many."""
         try:
-            ids = self._encode(self._given(messages, first))
+            ids = self._encode(self._given(messages, first), config)
         except PromptTooLongError:
             return None
         return ids if len(ids) <= limit else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SuggestConfig
@@ -191,9 +191,10 @@ class Engine:
         """
         from edgedec.runtime.engine.many import generate_many
 
-        encoded = [self.encode(prompt) for prompt in prompts]  # a bad one stops all before any
-        n_at_once = self.model.capabilities.n_sequences
         asked = self._of_batch(config, settings)
+        variables = asked.template_variables  # a bad prompt stops all before any
+        encoded = [self.encode(prompt, variables) for prompt in prompts]
+        n_at_once = self.model.capabilities.n_sequences
         openers = [partial(self.stream, ids, asked) for ids in encoded]
         return generate_many(openers, n_at_once, on_progress)
 
@@ -252,10 +253,11 @@ class Engine:
         """
         from edgedec.runtime.engine.aligned import generate_aligned
 
-        ids = self.encode(prompt)
+        asked = self._asked(config, settings)
+        ids = self.encode(prompt, asked.template_variables)
         return generate_aligned(
             lambda one, alignment: self.streams.open(ids, one, alignment=alignment),
-            self._asked(config, settings),
+            asked,
             n_tries,
         )
 
@@ -272,9 +274,14 @@ class Engine:
         async for piece in in_threads(partial(self.stream, prompt, asked)):
             yield piece
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Returns the ids of ``prompt``."""
-        return self.loaded.encoder.encode(prompt)
+    def encode(
+        self, prompt: Prompt, template_variables: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[int]:
+        """Returns the ids of ``prompt``.
+
+        template_variables: what the chat template may read besides messages.
+        """
+        return self.loaded.encoder.encode(prompt, variables=template_variables)
 
     def score(
         self, prompt: Prompt, n_top: int = 0, is_over: Callable[[], bool] = lambda: False

@@ -100,7 +100,7 @@ class Streams:
         self._tidy()
         config.check_vocabulary(loaded.model.vocab_size)
         self._predictors.check(config)
-        tokens = loaded.encoder.encode(prompt)
+        tokens = loaded.encoder.encode(prompt, variables=config.template_variables)
         check_fits(tokens, loaded.context, loaded.model.n_token_ids)
         n_before = len(tokens) - n_begun
         goes_on = not (is_answer or is_conversation(prompt) or loaded.encoder.has_source)

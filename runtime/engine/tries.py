@@ -38,7 +38,7 @@ def best_of(
     if n > MOST_TRIES:
         raise ConfigError(f"n is {n}, expected at most {MOST_TRIES} tries")
     if isinstance(chosen_by, Planned):
-        ids = streams.loaded.encoder.encode(prompt)
+        ids = streams.loaded.encoder.encode(prompt, variables=asked.template_variables)
         return _planned(streams, ids, n, chosen_by, asked, on_progress)
     if asked.sampling.is_greedy and n > 1:
         raise ConfigError(
@@ -46,7 +46,7 @@ def best_of(
         )
 
     def tried(prompt: Prompt, first: int, stop: int) -> list[GenerationResult]:
-        ids = streams.loaded.encoder.encode(prompt)
+        ids = streams.loaded.encoder.encode(prompt, variables=asked.template_variables)
         openers = [partial(streams.open, ids, one) for one in seeded(asked, first, stop)]
         n_at_once = streams.loaded.model.capabilities.n_sequences
         return generate_many(openers, n_at_once, on_progress, first)

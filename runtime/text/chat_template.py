@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from jinja2.meta import find_undeclared_variables
 
 from edgedec.models.errors import SessionError
+from edgedec.runtime.text.call_form import CallForm, find_call_form
 from edgedec.runtime.text.template_sandbox import (
     MAX_TEMPLATE_WORK,
     WORK_PER_INPUT,
@@ -91,6 +93,15 @@ class ChatTemplate:
         """The template shows the tools it is given, so that the model knows of them."""
         return "tools" in self._names
 
+    @cached_property
+    def call_form(self) -> CallForm:
+        """How the template reads messages that call tools."""
+        return find_call_form(self.render)
+
+    def reads(self, variable: str) -> bool:
+        """Returns whether the template reads ``variable``, which it does not set itself."""
+        return variable in self._names
+
     def names(self, role: str) -> bool:
         """Returns whether the template mentions ``role``, in quotes."""
         return f"'{role}'" in self._source or f'"{role}"' in self._source
@@ -139,6 +150,15 @@ class BrokenTemplate:
     def reads_tools(self) -> bool:
         """It reads nothing."""
         return False
+
+    @property
+    def call_form(self) -> CallForm:
+        """Any will do."""
+        return CallForm()
+
+    def reads(self, variable: str) -> bool:
+        """It may: rendering says what is wrong with it."""
+        return True
 
     def names(self, role: str) -> bool:
         """It may: rendering says what is wrong with it."""

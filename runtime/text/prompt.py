@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgedec.models.errors import PromptTooLongError, SessionError
 from edgedec.models.source_tokens import SourceText, is_source, source_tokens
+from edgedec.runtime.text.call_form import CallForm
 from edgedec.runtime.text.tokenizer import Codec, without_surrogates
 
 if TYPE_CHECKING:  # `loading` knows when to import it
@@ -101,6 +102,10 @@ class PromptEncoder:
         """The chat template shows the model its tools."""
         return self._template is not None and self._template.reads_tools
 
+    def reads(self, variable: str) -> bool:
+        """Returns whether the chat template reads ``variable``."""
+        return self._template is not None and self._template.reads(variable)
+
     @property
     def has_source(self) -> bool:
         """An encoder reads prompts, and what is written does not go on from their text."""
@@ -110,8 +115,13 @@ class PromptEncoder:
         """Returns an encoder that reads texts of any length to their ends, to count them."""
         return PromptEncoder(self._codec, self._template, self._opening, None, self._source)
 
-    def encode(self, prompt: Prompt, tools: Sequence[Message] = ()) -> list[int]:
-        """Returns the ids of ``prompt``; with messages, the template is given ``tools``.
+    def encode(
+        self,
+        prompt: Prompt,
+        tools: Sequence[Message] = (),
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> list[int]:
+        """Returns the ids of ``prompt``; with messages, the template is given the rest.
 
         Raises:
             SessionError: The prompt is empty, of no known kind, or refused by the template.
@@ -121,7 +131,7 @@ class PromptEncoder:
         is_list = isinstance(prompt, Sequence) and not isinstance(prompt, _BYTES)
         items: list[Any] = list(prompt) if is_list else []
         if items and all(isinstance(item, Mapping) for item in items):
-            return self.encode_conversation(items, tools)[0]
+            return self.encode_conversation(items, tools, variables)[0]
         if items and all(isinstance(i, int) and not isinstance(i, bool) for i in items):
             return items if self._source is None else self._source.of_ids(items)
         raise SessionError(
@@ -199,6 +209,9 @@ class PromptEncoder:
                     f"a message's role is {role!r}, which this model's chat template does not "
                     f"know: use {', '.join(_ROLES[:-1])} or {_ROLES[-1]}"
                 )
+        has_calls = any(message.get("tool_calls") for message in messages)
+        form = self._template.call_form if has_calls else CallForm()
+        messages = [form.of(message) for message in messages]
         texts = list(texts_of([*messages, *tools, dict(variables)]))
         self._check_length(texts)
         escape = SpecialTokenEscape(self._codec.special_texts, texts)
@@ -238,14 +251,15 @@ def checked_message(message: Message) -> dict[str, Any]:
         raise SessionError(
             f"a message's role is {_shown(role)}, expected a word such as 'user' or 'assistant'"
         )
-    if "content" not in message:
+    if "content" not in message and role != "assistant":
         raise SessionError(f"a message of role {role!r} has no content")
-    checked = {key: _clean(value) for key, value in message.items()}
-    if isinstance(message["content"], list | tuple):
-        return {**checked, "content": "".join(_part_text(part) for part in message["content"])}
-    if not isinstance(message["content"], str | None):  # None: an answer that only calls tools
+    content = message.get("content")  # an answer that only calls tools has none
+    checked = {**{key: _clean(value) for key, value in message.items()}, "content": _clean(content)}
+    if isinstance(content, list | tuple):
+        return {**checked, "content": "".join(_part_text(part) for part in content)}
+    if not isinstance(content, str | None):
         raise SessionError(
-            f"the content of a message of role {role!r} is {_shown(message['content'])}, expected "
+            f"the content of a message of role {role!r} is {_shown(content)}, expected "
             "text, or a list of parts such as {'type': 'text', 'text': 'Hello'}"
         )
     return checked

@@ -15,6 +15,7 @@ import pytest
 
 from edgedec.apps.console.output import visible
 from edgedec.apps.console.terminal import bytes_text
+from edgedec.apps.options.common import parse_template_variables
 
 from ..passes_reported import TELLING_PASSES, wait_for_passes
 
@@ -88,6 +89,31 @@ def test_raw_is_not_chat(cli: Cli, smollm2_bundle: Path) -> None:
     chat = cli("run", smollm2_bundle, "--chat", "Once upon a time", "-n", 4, "--json").json
     assert raw["n_prompt_tokens"] == 4
     assert chat["n_prompt_tokens"] > 20
+
+
+@pytest.mark.parametrize("verb", ["run", "chat"])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["enable_thinking=false"], "reads no such variable"),
+        (["enable_thinking"], "enable_thinking=false"),
+        (["a=1", "a=2"], "each NAME=VALUE once"),
+    ],
+)
+def test_template_variables_that_nothing_reads(
+    cli: Cli, smollm2_bundle: Path, verb: str, given: list[str], said: str
+) -> None:
+    options = [part for pair in given for part in ("--template-var", pair)]
+    result = cli(verb, smollm2_bundle, *(["fox"] if verb == "run" else []), *options)
+    assert result.exit_code != 0
+    assert said in " ".join(result.err.replace("│", " ").split())
+
+
+def test_template_variables_are_json_or_text() -> None:
+    given = ["a=false", "b=high", "c=[1]", 'd="2"', "e=x=y", "f="]
+    assert parse_template_variables(given) == {
+        "a": False, "b": "high", "c": [1], "d": "2", "e": "x=y", "f": ""
+    }  # fmt: skip
 
 
 def test_options_reach_the_sampler(cli: Cli, smollm2_bundle: Path) -> None:
