@@ -22,6 +22,10 @@ from edgedec.apps.serve.surfaces.surface import Document, json_bytes
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
+_GZIP_BITS = zlib.MAX_WBITS | 16
+_MAX_MEMBERS = 16
+"""Most parts of a gzip body, which are joined: each takes a copy of what follows it."""
+
 
 class ClientGoneError(Exception):
     """The client closed the connection: nobody waits for an answer."""
@@ -54,7 +58,8 @@ async def read_body(scope: Scope, receive: Receive, settings: ServerSettings) ->
         raise ServeError(
             408, "invalid_request_error", f"the body did not come within {settings.body_s:g} s"
         ) from None
-    coding = Headers(scope=scope).get("content-encoding", "identity").strip().lower()
+    codings = Headers(scope=scope).getlist("content-encoding") or ["identity"]
+    coding = ", ".join(codings).strip().lower()
     return b"".join(parts) if coding == "identity" else _decoded(b"".join(parts), coding, most)
 
 
@@ -63,16 +68,26 @@ def _decoded(data: bytes, coding: str, most: int) -> bytes:
     if coding not in ("gzip", "x-gzip", "deflate"):
         message = f"Content-Encoding is {coding[:40]!r}, expected gzip, deflate or none"
         raise ServeError(415, "invalid_request_error", message)
-    reader = zlib.decompressobj(zlib.MAX_WBITS | (0 if coding == "deflate" else 16))
-    try:
-        found = reader.decompress(data, most + 1)
-    except zlib.error as error:
-        raise invalid(f"the body is not valid {coding}: {error}") from None
-    if len(found) > most:
-        raise ServeError(413, "invalid_request_error", f"the body has more than {most} bytes")
-    if not reader.eof:
-        raise invalid(f"the body is not valid {coding}: it ends too early")
-    return found
+    bits, n_most_members = (
+        (zlib.MAX_WBITS, 1) if coding == "deflate" else (_GZIP_BITS, _MAX_MEMBERS)
+    )
+    found = b""
+    for _ in range(n_most_members):
+        reader = zlib.decompressobj(bits)
+        try:
+            found += reader.decompress(data, most + 1 - len(found))
+        except zlib.error as error:
+            raise invalid(f"the body is not valid {coding}: {error}") from None
+        if len(found) > most:
+            raise ServeError(413, "invalid_request_error", f"the body has more than {most} bytes")
+        if not reader.eof:
+            raise invalid(f"the body is not valid {coding}: it ends too early")
+        data = reader.unused_data
+        if not data:
+            return found
+    raise invalid(
+        f"the body has {len(data)} bytes behind the end of its {coding} data: send one part"
+    )
 
 
 async def while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from edgedec.apps.serve.core import TextPrompt, invalid
-from edgedec.apps.serve.surfaces.fields import Body, TextPrompts, text_prompts
-from edgedec.apps.serve.surfaces.ollama import seconds
+from edgedec.apps.serve.surfaces import rows
+from edgedec.apps.serve.surfaces.fields import Body, Others, TextPrompts, text_prompts
+from edgedec.apps.serve.surfaces.ollama import Options, seconds
 from edgedec.apps.serve.surfaces.surface import Document
 
 Vectors = npt.NDArray[np.float32]
@@ -21,13 +22,21 @@ MAX_TEXTS = 2048
 
 
 class EmbeddingsBody(Body):
-    """The body of OpenAI's request. pooling: edgedec's own."""
+    """The body of OpenAI's request. pooling: edgedec's own.
+
+    normalize, embd_normalize, add_special_tokens: vLLM's and llama-server's; they have one value.
+    """
+
+    others: ClassVar[Others] = rows.EMBEDDINGS
 
     model: str = ""
     input: TextPrompts
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     pooling: Literal["mean", "last"] | None = None
+    normalize: Literal[True] | None = None
+    embd_normalize: Literal[2] | None = None
+    add_special_tokens: Literal[True] | None = None
 
     def prompts(self) -> list[TextPrompt]:
         """Returns the texts.
@@ -52,11 +61,17 @@ class EmbeddingsBody(Body):
 
 
 class EmbedBody(Body):
-    """The body of Ollama's request. Texts that do not fit the context are refused, never cut."""
+    """The body of Ollama's request. Texts that do not fit the context are refused, never cut.
+
+    options: those of sampling change nothing about vectors.
+    """
+
+    others: ClassVar[Others] = rows.EMBED
 
     model: str
     input: str | list[str]
     keep_alive: str | float | None = None
+    options: Options | None = None
 
     def prompts(self) -> list[TextPrompt]:
         """Returns the texts.
@@ -80,9 +95,12 @@ class EmbedBody(Body):
 class OldEmbedBody(Body):
     """The body of Ollama's older request, for one text."""
 
+    others: ClassVar[Others] = rows.EMBED
+
     model: str
     prompt: str
     keep_alive: str | float | None = None
+    options: Options | None = None
 
     def prompts(self) -> list[TextPrompt]:
         """Returns the text."""

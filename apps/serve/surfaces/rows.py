@@ -79,6 +79,22 @@ OLLAMA_OPTIONS: Others = {
     ),
 }
 
+EMBED: Others = {
+    **refused("dimensions", "this model's vectors have one length"),
+    **harmless("truncate"),
+}
+"""Ollama's, of requests for vectors: texts that do not fit are refused, whatever is wished."""
+
+EMBEDDINGS: Others = {
+    **NOTES,
+    **harmless("truncate input_type priority cache_salt"),
+    **refused("truncate_prompt_tokens", "texts are not cut", -1),
+    **refused("messages", "send texts as input"),
+    **refused("embed_dtype", "vectors are float32", "float32"),
+    **refused("endianness", "vectors are little-endian", "native", "little"),
+}
+"""Those of OpenAI, vLLM and NIM."""
+
 RESPONSES: Others = {
     **CHAT,
     **harmless("include truncation max_tool_calls background_options access_programs image"),

@@ -52,3 +52,57 @@ def test_a_batch_of_the_stated_size_is_taken_and_a_larger_one_refused(server: An
 def test_ollama_s_older_request_gets_one_vector(server: Any, engine: Engine) -> None:
     answer = ollama.Client(host=server.url).embeddings("smollm2", TEXTS[0])
     assert np.array_equal(np.array(answer.embedding, np.float32), engine.embed(TEXTS[:1])[0])
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"dimensions": 64}, "dimensions"),
+        ({"options": {"tfs_z": 0.5}}, "options.tfs_z"),
+        ({"options": {"lora": [1]}}, "options.lora"),
+    ],
+)
+@pytest.mark.parametrize(("path", "texts"), [("embed", "input"), ("embeddings", "prompt")])
+def test_what_ollama_s_requests_cannot_have_is_refused_by_name(
+    server: Any, path: str, texts: str, fields: dict[str, Any], name: str
+) -> None:
+    body = {"model": "smollm2", texts: "a", **fields}
+    status, answer = server.ask("POST", f"/api/{path}", body)
+    assert status == 400
+    assert answer["error"].startswith(f"{name}: ")
+
+
+def test_what_changes_nothing_about_vectors_is_taken(
+    server: Any, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, wanted = ollama.Client(host=server.url), engine.embed(TEXTS[:1])[0]
+    options = {"num_ctx": 512, "temperature": 0.5, "seed": 3, "num_thread": 1}
+    new = client.embed("smollm2", TEXTS[0], options=options, truncate=False, dimensions=0)
+    old = client.embeddings("smollm2", TEXTS[0], options=options, keep_alive="5m")
+    openais = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    same = {"normalize": True, "embd_normalize": 2, "truncate": "NONE"}
+    made = openais.embeddings.create(
+        model="smollm2", input=TEXTS[0], encoding_format="float", user="me", extra_body=same
+    )
+    for vector in (new.embeddings[0], old.embedding, made.data[0].embedding):
+        assert np.array_equal(np.array(vector, np.float32), wanted)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"normalize": False},
+        {"embd_normalize": -1},
+        {"embd_normalize": 0},
+        {"add_special_tokens": False},
+        {"truncate_prompt_tokens": 8},
+        {"messages": [{"role": "user", "content": "a"}]},
+        {"embed_dtype": "float16"},
+        {"endianness": "big"},
+    ],
+)
+def test_vectors_of_another_kind_are_refused_by_name(server: Any, fields: dict[str, Any]) -> None:
+    status, answer = server.ask("POST", "/v1/embeddings", {"input": "a", **fields})
+    assert status == 400
+    assert answer["error"]["message"].startswith(f"{next(iter(fields))}: ")

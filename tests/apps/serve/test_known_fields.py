@@ -11,6 +11,7 @@ import pytest
 from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.surfaces import (
     anthropic,
+    embeddings,
     llama_server,
     ollama,
     openai_chat,
@@ -70,7 +71,12 @@ def without_row(kind: type[Body], *clients: Any) -> set[str]:
 
 def test_openai_s_package() -> None:
     pytest.importorskip("openai")
-    from openai.types import chat, completion_create_params, shared_params
+    from openai.types import (
+        chat,
+        completion_create_params,
+        embedding_create_params,
+        shared_params,
+    )
     from openai.types.chat import completion_create_params as chat_params
     from openai.types.responses import (
         FunctionToolParam,
@@ -92,6 +98,7 @@ def test_openai_s_package() -> None:
     checked: list[tuple[type[Body], list[Any]]] = [
         (openai_chat.ChatBody, [chat_request]),
         (openai_completions.CompletionBody, [text_request]),
+        (embeddings.EmbeddingsBody, [embedding_create_params.EmbeddingCreateParams]),
         (openai_responses.ResponsesBody, [response_request]),
         (openai_chat.ChatMessage, messages),
         (openai_chat.AnyTool, [chat.ChatCompletionFunctionToolParam]),
@@ -137,6 +144,8 @@ def test_ollama_s_package() -> None:
     checked: list[tuple[type[Body], list[Any]]] = [
         (ollama.ChatBody, [types.ChatRequest]),
         (ollama.GenerateBody, [types.GenerateRequest]),
+        (embeddings.EmbedBody, [types.EmbedRequest]),
+        (embeddings.OldEmbedBody, [types.EmbeddingsRequest]),
         (ollama.Options, [types.Options]),
         (ollama.ChatMessage, [types.Message]),
         (openai_chat.AnyTool, [types.Tool]),
