@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from edgedec.apps.serve.core import (
     ReasoningDelta,
     ServeError,
     TextDelta,
+    TokenInfo,
     Tool,
     invalid,
 )
@@ -48,11 +49,15 @@ from edgedec.apps.serve.surfaces.openai_chat import (
     allowed,
     chat_message,
     format_settings,
+    token_infos,
 )
 from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
 from edgedec.apps.serve.surfaces.thinking import Continuing, Thinking
 
 _KEPT = KeptItems()
+
+_LOGPROBS = "message.output_text.logprobs"
+"""What ``include`` has if log-probabilities are wanted."""
 
 
 class Item(Body):
@@ -115,6 +120,8 @@ class ResponsesBody(Thinking, Continuing, Sampling):
     tools: list[ResponseTool] | None = None
     tool_choice: str | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    include: list[str] | None = None
+    top_logprobs: Whole | None = Field(default=None, ge=0, le=20)
     previous_response_id: str | None = None
     store: bool | None = None
 
@@ -133,6 +140,8 @@ def read(data: bytes, reply: Reply) -> Asked:
     settings.update(length_settings("max_output_tokens", body.max_output_tokens))
     if body.text is not None and body.text.format is not None:
         settings.update(format_settings(body.text.format))
+    if _LOGPROBS in (body.include or ()):
+        settings["logprobs"] = body.top_logprobs or 0
     request = CoreRequest(body.model, [_prompt(body)], settings)
     head = {"id": f"resp_{reply.id}", "object": "response", "created_at": reply.created}
     head = {**head, "model": body.model, **_echoes(body)}
@@ -151,6 +160,7 @@ def _echoes(body: ResponsesBody) -> dict[str, Any]:
         "max_output_tokens": body.max_output_tokens,
         "temperature": body.temperature,
         "top_p": body.top_p,
+        "top_logprobs": body.top_logprobs,
         "store": body.store is not False,
     }
 
@@ -249,7 +259,8 @@ def _items(identity: str, choice: Choice) -> list[dict[str, Any]]:
     if choice.reasoning:
         found.append(_item(f"rs_{identity}", "reasoning", choice.reasoning))
     if choice.text or not choice.calls:
-        found.append(_item(f"msg_{identity}", "message", choice.text))
+        logprobs = _logprobs(choice.tokens)
+        found.append(_item(f"msg_{identity}", "message", choice.text, logprobs=logprobs))
     for call in choice.calls:
         found.append(_item(call.id, "function_call", call.arguments, call.name))
     if choice.reason == "length" and "status" in found[-1]:
@@ -258,14 +269,23 @@ def _items(identity: str, choice: Choice) -> list[dict[str, Any]]:
 
 
 def _item(
-    identity: str, kind: str, text: str, name: str = "", status: str = "completed"
+    identity: str,
+    kind: str,
+    text: str,
+    name: str = "",
+    status: str = "completed",
+    logprobs: Sequence[Document] = (),
 ) -> dict[str, Any]:
     """Returns an item that does not grow any more."""
     if kind == "reasoning":
         content = [{"type": "reasoning_text", "text": text}]
         return {"id": identity, "type": kind, "summary": [], "content": content}
     if kind == "message":
-        return {**_begun(identity, kind, name), "status": status, "content": [_part(text)]}
+        return {
+            **_begun(identity, kind, name),
+            "status": status,
+            "content": [_part(text, logprobs)],
+        }
     return {**_begun(identity, kind, name), "status": status, "arguments": text}
 
 
@@ -280,8 +300,13 @@ def _begun(identity: str, kind: str, name: str) -> dict[str, Any]:
     return {**begun, "call_id": identity, "name": name, "arguments": ""}
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, logprobs: Sequence[Document] = ()) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+
+
+def _logprobs(tokens: Sequence[TokenInfo]) -> list[Document]:
+    infos = token_infos(tokens)
+    return [] if infos is None else list(infos["content"])
 
 
 class ResponsesFramer:
@@ -293,6 +318,7 @@ class ResponsesFramer:
         self._items: list[dict[str, Any]] = []
         self._open: tuple[str, str, str] | None = None  # id, kind and name of the item in progress
         self._text = ""
+        self._logprobs: list[Document] = []  # of the item's text
 
     def begin(self) -> Iterable[bytes]:
         """Returns the events that begin the response."""
@@ -306,7 +332,9 @@ class ResponsesFramer:
             yield from self._end(event)
         elif isinstance(event, TextDelta):
             yield from self._in_item(f"msg_{identity}", "message")
-            yield self._delta("response.output_text.delta", event.text)
+            logprobs = _logprobs(event.tokens)
+            self._logprobs += logprobs
+            yield self._delta("response.output_text.delta", event.text, logprobs=logprobs)
         elif isinstance(event, ReasoningDelta):
             yield from self._in_item(f"rs_{identity}", "reasoning")
             yield self._delta("response.reasoning_text.delta", event.text)
@@ -321,7 +349,8 @@ class ResponsesFramer:
 
     def failed(self, problem: ServeError) -> Iterable[bytes]:
         """Returns events that report the problem: some clients read the one, some the other."""
-        code = problem.details.get("code") or problem.kind
+        fault = "server_error" if problem.status >= 500 else "invalid_prompt"
+        code = problem.details.get("code") or fault
         yield self._event("error", code=code, message=problem.message, param=None)
         failed = {"status": "failed", "error": {"code": code, "message": problem.message}}
         yield self._event("response.failed", response={**_response(self._head, []), **failed})
@@ -339,7 +368,7 @@ class ResponsesFramer:
         if self._open is not None and self._open[0] == identity:
             return
         yield from self._close_item()
-        self._open, self._text = (identity, kind, name), ""
+        self._open, self._text, self._logprobs = (identity, kind, name), "", []
         begun = _begun(identity, kind, name)
         yield self._event("response.output_item.added", item=begun, **self._place)
         if kind == "message":
@@ -350,14 +379,15 @@ class ResponsesFramer:
             return
         identity, kind, name = self._open
         if kind == "message":
-            done = {"text": self._text, "logprobs": []}
+            done = {"text": self._text, "logprobs": self._logprobs}
             yield self._event("response.output_text.done", **done, **self._inside)
-            yield self._event("response.content_part.done", part=_part(self._text), **self._inside)
+            part = _part(self._text, self._logprobs)
+            yield self._event("response.content_part.done", part=part, **self._inside)
         elif kind == "function_call":
             done = {"arguments": self._text, "name": name}
             kind_done = "response.function_call_arguments.done"
             yield self._event(kind_done, **done, **self._inside)
-        item = _item(identity, kind, self._text, name, status)
+        item = _item(identity, kind, self._text, name, status, self._logprobs)
         yield self._event("response.output_item.done", item=item, **self._place)
         self._items.append(item)
         self._open = None
@@ -374,9 +404,9 @@ class ResponsesFramer:
         where = {} if is_call else {"content_index": 0}
         return {**self._place, "item_id": f"fc_{identity}" if is_call else identity, **where}
 
-    def _delta(self, kind: str, text: str) -> bytes:
+    def _delta(self, kind: str, text: str, **more: Any) -> bytes:
         self._text += text
-        return self._event(kind, delta=text, **self._inside)
+        return self._event(kind, delta=text, **more, **self._inside)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._n_events += 1

@@ -97,8 +97,8 @@ EMBEDDINGS: Others = {
 
 RESPONSES: Others = {
     **CHAT,
-    **harmless("include truncation max_tool_calls background_options access_programs image"),
-    **harmless("client_metadata top_logprobs context_management"),
+    **harmless("truncation max_tool_calls background_options access_programs image"),
+    **harmless("client_metadata context_management"),
     **refused("background", "answers are not kept: stream this one"),
     **refused("conversation", "conversations are not stored here: send all of it as input"),
     **refused("prompt", "prompts are not stored here: send its text"),

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.stream import Piece, Stream
 
 openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.e2e
@@ -69,6 +71,73 @@ def test_instructions_and_formats(ask: Any) -> None:
     wanted = {"type": "json_schema", "name": "days", "schema": SCHEMA}
     answer = ask(instructions="Be brief.", text={"format": wanted}, max_output_tokens=60)
     assert isinstance(json.loads(answer.output_text)["days"], int)
+
+
+def test_log_probabilities_are_those_of_chats(ask: Any, server: Any) -> None:
+    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    chat = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 16, "temperature": 0}
+    wanted = {"logprobs": True, "top_logprobs": 2}
+    _, found = server.ask("POST", "/v1/chat/completions", {**chat, **wanted})
+    expected = found["choices"][0]["logprobs"]["content"]
+    (part,) = ask(**asked).output[0].content
+    assert [one.model_dump() for one in part.logprobs] == expected
+    events = list(ask(stream=True, **asked))
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    assert [one.model_dump() for event in deltas for one in event.logprobs] == [
+        {**one, "top_logprobs": one["top_logprobs"]} for one in expected
+    ]
+    (done,) = [event for event in events if event.type == "response.output_text.done"]
+    assert [one.logprob for one in done.logprobs] == [one["logprob"] for one in expected]
+    assert [one.model_dump() for one in events[-1].response.output[0].content[0].logprobs] == (
+        expected
+    )
+    assert ask(top_logprobs=2).output[0].content[0].logprobs == []  # as at OpenAI: not included
+
+
+def test_a_stream_that_fails_ends_as_the_package_expects(
+    server: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(self: Stream, take: Any) -> Any:
+        take(Piece("It"))
+        raise SessionError("the weights are gone")
+
+    monkeypatch.setattr(Stream, "write", write)
+    events = list(ask(stream=True))
+    assert [event.type for event in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "error",
+        "response.failed",
+    ]
+    for event in events:  # the package builds its types unchecked
+        type(event).model_validate_json(event.model_dump_json(exclude_unset=True))
+    failed = events[-1].response
+    assert (failed.status, failed.error.code) == ("failed", "server_error")
+    assert failed.error.message == events[-2].message == "the weights are gone"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions", "/completion"])
+def test_a_client_that_leaves_ends_an_answer_without_limit(
+    server: Any, until: Any, path: str, is_streamed: bool
+) -> None:
+    prompt = {
+        "/v1/responses": {"input": QUESTION},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": QUESTION}]},
+        "/completion": {"prompt": QUESTION},
+    }[path]
+    body = {**prompt, "min_tokens": 8000, "stream": is_streamed}
+    until(lambda: server.service.n_running == 0)
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: {server.host}\r\nContent-Length: {len(data)}\r\n\r\n"
+    with server.connect() as client:
+        client.sendall(head.encode() + data)
+        until(lambda: server.service.n_running == 1)
+    until(lambda: server.service.n_running == 0)
 
 
 def test_what_is_not_kept_is_refused(ask: Any) -> None:
