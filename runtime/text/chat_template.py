@@ -21,6 +21,7 @@ from edgedec.runtime.text.template_sandbox import (
 
 _MAX_CHARACTERS = 1_000_000  # of a template
 _FIXED = frozenset({"messages", "add_generation_prompt", "tools"})  # said by other means
+_THOUGHT_MARKERS = ("<think>", "</think>", "[THINK]", "[/THINK]")
 _FIRST_SUBSTITUTE, _LAST_SUBSTITUTE = 0xF0000, 0xFFFFD  # a private-use plane
 
 
@@ -42,9 +43,16 @@ class SpecialTokenEscape:
         self._substitute = {character: chr(next(free)) for character in characters}
         self.restore: Mapping[int, str] = {ord(s): c for c, s in self._substitute.items()}
 
-    def hide(self, text: str) -> str:
-        """Returns ``text`` with no special token in it, nor at its ends the makings of one."""
-        places = [match.start() for match in self._occurrence.finditer(text)]
+    def hide(self, text: str, kept: Sequence[str] = ()) -> str:
+        """Returns ``text`` with no special token in it, nor at its ends the makings of one.
+
+        kept: special tokens that stay.
+        """
+        places = [
+            match.start()
+            for match in self._occurrence.finditer(text)
+            if not text.startswith(tuple(kept), match.start())
+        ]
         body = text.strip()  # templates may trim
         start = text.find(body)
         for special in self._special:
@@ -58,6 +66,13 @@ class SpecialTokenEscape:
                 i += 1
             characters[i] = self._substitute.get(characters[i], characters[i])
         return "".join(characters)
+
+    def hide_message(self, message: Mapping[str, Any], kept: Sequence[str]) -> dict[str, Any]:
+        """Returns ``message`` hidden but for its role, and for ``kept`` in an answer's content."""
+        hidden = {**self.hide_all(message), "role": message["role"]}
+        if message["role"] == "assistant" and isinstance(message["content"], str):
+            hidden["content"] = self.hide(message["content"], kept)
+        return hidden
 
     def hide_all(self, value: Any) -> Any:
         """Returns ``value`` with every text in its lists and mappings hidden."""
@@ -97,6 +112,11 @@ class ChatTemplate:
     def call_form(self) -> CallForm:
         """How the template reads messages that call tools."""
         return find_call_form(self.render)
+
+    @property
+    def thought_markers(self) -> tuple[str, ...]:
+        """Markers of thoughts that the template names, to find them in earlier answers."""
+        return tuple(marker for marker in _THOUGHT_MARKERS if marker in self._source)
 
     def reads(self, variable: str) -> bool:
         """Returns whether the template reads ``variable``, which it does not set itself."""
@@ -155,6 +175,11 @@ class BrokenTemplate:
     def call_form(self) -> CallForm:
         """Any will do."""
         return CallForm()
+
+    @property
+    def thought_markers(self) -> tuple[str, ...]:
+        """It has none."""
+        return ()
 
     def reads(self, variable: str) -> bool:
         """It may: rendering says what is wrong with it."""

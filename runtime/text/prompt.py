@@ -215,7 +215,8 @@ class PromptEncoder:
         texts = list(texts_of([*messages, *tools, dict(variables)]))
         self._check_length(texts)
         escape = SpecialTokenEscape(self._codec.special_texts, texts)
-        escaped = [{**escape.hide_all(m), "role": m["role"]} for m in messages]
+        kept = self._template.thought_markers
+        escaped = [escape.hide_message(message, kept) for message in messages]
         hidden = escape.hide_all(list(tools)), escape.hide_all(dict(variables))
         return self._template.render(escaped, *hidden), escape
 
