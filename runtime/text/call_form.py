@@ -22,10 +22,12 @@ _WRONG = ("None", "{'" + _KEY, '\\"' + _KEY)  # null or a mapping as Python writ
 class CallForm:
     """How a message that calls tools is given to a template.
 
-    is_null: its content is null where it has none; else empty. is_text: arguments are JSON text.
+    takes_null, takes_empty: the template shows its calls where its content is null, or "".
+    is_text: arguments are JSON text.
     """
 
-    is_null: bool = False
+    takes_null: bool = False
+    takes_empty: bool = True
     is_text: bool = False
 
     def of(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,8 +36,10 @@ class CallForm:
         calls = calls if isinstance(calls, list | tuple) else ()
         has_calls = len(calls) > 0
         shaped = dict(message)
-        if not message.get("content") and (has_calls or message.get("content") is None):
-            shaped["content"] = None if has_calls and self.is_null else ""
+        if message.get("content") is None:
+            shaped["content"] = None if has_calls and self.takes_null else ""
+        elif message["content"] == "" and has_calls and not self.takes_empty:
+            shaped["content"] = None
         if has_calls:
             shaped["tool_calls"] = [self._call(call) for call in calls]
         return shaped
@@ -63,18 +67,24 @@ class CallForm:
 
 def find_call_form(render: Callable[[Sequence[Mapping[str, Any]]], str]) -> CallForm:
     """Returns the form in which ``render`` shows a call; the default where it shows none."""
+    for is_text in (False, True):
+        form = CallForm(True, True, is_text)
+        takes_null, takes_empty = (_shows(render, form, content) for content in (None, ""))
+        if takes_null or takes_empty:
+            return CallForm(takes_null, takes_empty, is_text)
+    return CallForm()
+
+
+def _shows(
+    render: Callable[[Sequence[Mapping[str, Any]]], str], form: CallForm, content: str | None
+) -> bool:
+    """Returns whether a call in this form is written whole."""
     function = {"name": _NAME, "arguments": {_KEY: _VALUE}}
     call = {"id": "call00000", "type": "function", "function": function}
-    question = {"role": "user", "content": "-"}
-    answer = {"role": "assistant", "content": "", "tool_calls": [call]}
-    for is_text in (False, True):
-        for is_null in (False, True):
-            form = CallForm(is_null, is_text)
-            try:
-                text = render([question, form.of(answer)])
-            except SessionError:
-                continue
-            has_call = all(word in text for word in (_NAME, _KEY, _VALUE))
-            if has_call and not any(wrong in text for wrong in _WRONG):
-                return form
-    return CallForm()
+    answer = form.of({"role": "assistant", "content": content, "tool_calls": [call]})
+    try:
+        text = render([{"role": "user", "content": "-"}, answer])
+    except SessionError:
+        return False
+    has_call = all(word in text for word in (_NAME, _KEY, _VALUE))
+    return has_call and not any(wrong in text for wrong in _WRONG)

@@ -45,6 +45,21 @@ def test_a_call_is_written_whatever_its_form(
     assert encoder.render(messages) == expected
 
 
+@pytest.mark.parametrize(("content", "expected"), [(None, "[look{}]"), ("", "[look{}]<>")])
+def test_null_and_nothing_stay_apart_where_both_are_read(
+    tokenizer: Any, content: str | None, expected: str
+) -> None:
+    source = (  # DeepSeek R1's writes a turn more for content that is not null
+        "{% for m in messages %}{% for c in m.tool_calls %}"
+        "[{{ c.function.name + c.function.arguments }}]{% endfor %}"
+        "{% if m.role == 'assistant' and m.content is not none %}<{{ m.content }}>{% endif %}"
+        "{% endfor %}"
+    )
+    call = {"type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = [{"role": "assistant", "content": content, "tool_calls": [call]}]
+    assert PromptEncoder(tokenizer, ChatTemplate(source)).render(messages) == expected
+
+
 @pytest.mark.parametrize("content", [{}, {"content": None}])
 def test_an_answer_of_nothing_is_empty(tokenizer: Any, content: dict[str, Any]) -> None:
     template = ChatTemplate("{% for m in messages %}<{{ m.content }}>{% endfor %}")
