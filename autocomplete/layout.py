@@ -19,7 +19,7 @@ from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document, Excerpt, Window
 from edgedec.autocomplete.others import OtherDocuments
 from edgedec.autocomplete.pieces import PieceEncoder
-from edgedec.models.errors import ConfigError
+from edgedec.models.errors import LARGER_CONTEXT, ConfigError
 from edgedec.runtime.config.checks import check_type
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.infill import InfillTokens, find_infill_tokens
@@ -78,8 +78,8 @@ class PromptLayout:
             raise ConfigError(
                 f"n_after and max_new_tokens of autocomplete take {config.n_after} and "
                 f"{config.max_new_tokens} tokens of a context of {engine.context}, expected that "
-                "some are left for the text before the cursor: ask for fewer, or load with a "
-                "larger context"
+                "some are left for the text before the cursor: ask for fewer, or use "
+                f"{LARGER_CONTEXT}"
             )
         self._n_others = min(config.n_others, room - self._n_before)
         self._anchors: dict[str, _Anchor] = {}

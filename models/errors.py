@@ -42,6 +42,10 @@ class SessionError(EdgedecError):
     """A request cannot be served."""
 
 
+LARGER_CONTEXT = "a larger context: load with up to the bundle's own, or export with more"
+"""What a text needs that does not fit. Loading with more than the bundle's own is refused."""
+
+
 class PromptTooLongError(SessionError):
     """A prompt has more tokens than the context.
 
@@ -54,7 +58,7 @@ class PromptTooLongError(SessionError):
         more = "" if is_whole else "more than "
         super().__init__(
             f"the prompt has {more}{n_tokens} tokens, the context {context}: shorten the prompt, "
-            "or load or export with a larger context"
+            f"or use {LARGER_CONTEXT}"
         )
         self.n_tokens = n_tokens
         self.context = context

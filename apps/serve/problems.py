@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from edgedec.apps.serve.core import ServeError, invalid
-from edgedec.models.errors import ConfigError, PromptTooLongError, SessionError
+from edgedec.models.errors import LARGER_CONTEXT, ConfigError, PromptTooLongError, SessionError
 
 OVERFLOW = "exceed_context_size_error"
 """The type that clients of llama-server match on, with ``n_prompt_tokens`` and ``n_ctx``."""
@@ -21,7 +21,7 @@ def context_overflow(error: PromptTooLongError) -> ServeError:
     message = (
         f"This model's maximum context length is {error.context} tokens, but the prompt is "
         f"too long: it has {error.n_tokens} and exceeds the context window. Shorten the prompt, or "
-        "load or export with a larger context"
+        f"use {LARGER_CONTEXT}"
     )
     return ServeError(
         400,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from edgedec.models.errors import ConfigError
+from edgedec.models.errors import LARGER_CONTEXT, ConfigError
 from edgedec.runtime.config.checks import check_count, refuse_unknown
 
 MAX_DRAFT_LEN = 63
@@ -49,5 +49,5 @@ class SpeculationConfig:
             if value is not None and value >= context:
                 raise ConfigError(
                     f"{name} is {value}, expected less than {context}, the positions of the "
-                    "context: draft less, or load with a larger context"
+                    f"context: draft less, or use {LARGER_CONTEXT}"
                 )

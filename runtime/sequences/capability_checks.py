@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.models.errors import SessionError
+from edgedec.models.errors import LARGER_CONTEXT, SessionError
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -90,7 +90,7 @@ def check_room(context: int, n_past: int, n_new: int) -> None:
     if needed > context:
         raise SessionError(
             f"a pass of {n_new} tokens after {n_past} needs {needed} positions, "
-            f"the context has {context}; load with a larger context or shorten the text"
+            f"the context has {context}; shorten the text, or use {LARGER_CONTEXT}"
         )
 
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.errors import SessionError
+from edgedec.models.errors import LARGER_CONTEXT, SessionError
 from edgedec.models.fields import shown
 from edgedec.models.model_entry import MODEL_KINDS
 from edgedec.runtime.sequences.state import (
@@ -225,7 +225,7 @@ class _Reader:
         if len(model.tokens) > expected.context:
             raise SessionError(
                 f"{self._path} holds {len(model.tokens)} {role} tokens, the context is "
-                f"{expected.context}: load with a larger context"
+                f"{expected.context}: use {LARGER_CONTEXT}"
             )
         if model.tokens and max(model.tokens) >= expected.vocab_size:
             self._fail(f"holds token {max(model.tokens)}, expected 0 to {expected.vocab_size - 1}")

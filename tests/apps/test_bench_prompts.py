@@ -145,6 +145,18 @@ def test_sampling_is_reported(bench: Cli, monkeypatch: pytest.MonkeyPatch) -> No
     assert set(asked) == {(0.0, 0)}
 
 
+def test_n_is_the_number_of_tokens_that_are_decoded(
+    cli: Cli, small_bundle: Path, prompts: Path
+) -> None:
+    command = ("bench", small_bundle, "--prompts", prompts, "-t", 2, "-r", 1, "--allow-noise")
+    document = cli(*command, "--methods", "lookup", "-n", 5, "-o", "json").json
+    assert document["settings"]["max_new_tokens"] == 5
+    for name in ("plain", "lookup"):
+        assert [row["n_new_tokens"] for row in rows_of(document, "prompt", name)] == [5, 5, 5]
+    for wrong in ("1", "8,16", "many"):
+        assert f"-n is {wrong}, expected one number" in cli(*command, "-n", wrong).error
+
+
 def test_prompts_are_encoded_as_run_does(bench: Cli, small_bundle: Path) -> None:
     chat = bench("--methods", "plain", "-o", "json").json
     (first, second, third) = rows_of(chat, "prompt", "plain")

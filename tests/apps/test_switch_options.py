@@ -77,6 +77,23 @@ def test_run_with_its_own_model_as_the_draft_one(cli: Cli, small_bundle: Path) -
 
 
 @pytest.mark.e2e
+@pytest.mark.parametrize(("vocabulary", "can_switch"), [("all", True), (1024, False)])
+def test_an_exported_pair_takes_turns_where_the_draft_model_has_all_tokens(
+    cli: Cli, small_model: Path, tmp_path: Path, vocabulary: str | int, can_switch: bool
+) -> None:
+    pair = tmp_path / "pair.edgedec"
+    words = ("--draft", small_model, "--draft-vocabulary", vocabulary, "--context", 128)
+    done = cli("export", small_model, "-o", pair, *words)
+    assert done.exit_code == 0, done.err
+    ran = cli("run", pair, "Name three rivers.", "-n", 6, "--switch", "ead:threshold=1", "--json")
+    if can_switch:
+        assert ran.exit_code == 0, ran.err
+        assert ran.json["lossless"] is False
+        assert set(ran.json["origins"]) <= {"draft", "target"}
+    else:
+        assert "export with --draft-vocabulary all" in ran.error
+
+
 def test_layers_left_out_are_reported(cli: Cli, small_bundle: Path) -> None:
     command = ("run", small_bundle, "Hi", "-n", 6, "--threads", 2)
     outcome = cli(*command, "--layers", "unified:keep=0.8", "--json", "--explain")

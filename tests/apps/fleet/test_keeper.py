@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ class AwayHost(Keeper):
 
 
 @pytest.fixture
-def sleeps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What was waited for, in seconds; the clock goes on by that and by nothing else."""
     waits: list[float] = []
 
@@ -39,7 +38,7 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
     monkeypatch.setattr(keeper.asyncio, "sleep", sleep)
     monkeypatch.setattr(keeper.time, "monotonic", lambda: 1000.0 + sum(waits))
-    yield waits
+    return waits
 
 
 def given_up(host: type[AwayHost], patience_s: float) -> list[tuple[str, str]]:
