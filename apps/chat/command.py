@@ -67,7 +67,6 @@ def chat(
     switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
     variables = options.parse_template_variables(template_var)
     typed = history if sys.stdin.isatty() else None  # nothing else is kept of lines
-    note_kept(prefix_disk, store, adapt, history=typed)
     replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report, prefix_cache, store, overlap, prefix_disk)
@@ -76,6 +75,7 @@ def chat(
             raise ConfigError(
                 "this model has no chat template: `edgedec run --raw` has it continue a text"
             )
+        note_kept(prefix_disk, store, adapt, history=typed)
         asked = switching.apply(request.make_request(unlimited(engine)))
         asked = options.with_template_variables(asked, engine, variables)
         tell_if_approximate(asked)

@@ -101,8 +101,7 @@ class KeepOptions:
             raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
 
     def load(self, bundle: Path, loading: options.LoadOptions, on_progress: Progress) -> Engine:
-        """Returns the engine over ``bundle``; says what is kept where, at its first use."""
-        note_kept(self.prefix_disk, self.store, self.adapt, self.session)
+        """Returns the engine over ``bundle``."""
         return loading.load(
             bundle,
             on_progress,
@@ -112,13 +111,14 @@ class KeepOptions:
         )
 
     def begin(self, engine: Engine, is_silent: bool) -> None:
-        """Starts from the saved KV cache, if there is one."""
+        """Starts from the saved KV cache, if there is one; says what is kept at its first use."""
         if self.session is not None:
             engine.check_sequential("sessions")
         if self.session is not None and self.session.exists():
             n_held = engine.load_session(self.session)
             if not is_silent:
                 note(f"{self.session} holds {n_held} tokens")
+        note_kept(self.prefix_disk, self.store, self.adapt, self.session)  # no file was refused
 
 
 @takes_groups

@@ -253,6 +253,19 @@ def test_a_file_that_was_replaced_stays(cli: Cli, home: Path, tmp_path: Path) ->
     assert [one.name for one in folder.iterdir()] == ["thesis.txt"]
 
 
+def test_a_file_that_was_refused_is_no_place(
+    cli: Cli, small_bundle: Path, home: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "thesis.txt"
+    path.write_text("something dear", encoding="utf-8")
+    for option in ("--store", "--session", "--adapt"):
+        refused = cli("run", small_bundle, "Hi", "-n", 2, option, path)
+        assert refused.error
+        assert "`edgedec kept`" not in refused.err
+    assert "nothing is kept" in cli("kept").out
+    assert not (home / "state" / "edgedec" / "kept.json").exists()
+
+
 def test_kinds_and_a_broken_register(cli: Cli, home: Path) -> None:
     assert "expected prefixes, sessions" in cli("kept", "diaries").err
     register = home / "state" / "edgedec" / "kept.json"
