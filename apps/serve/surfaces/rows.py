@@ -35,10 +35,9 @@ LLAMA: Others = {
 
 VLLM: Others = {
     **harmless("priority length_penalty early_stopping spaces_between_special_tokens"),
-    **harmless(
-        "truncate_prompt_tokens add_special_tokens documents_url cache_salt kv_transfer_params"
-    ),
+    **harmless("add_special_tokens documents_url cache_salt kv_transfer_params"),
     **refused("best_of", "there is no search among texts here", 1),
+    **refused("truncate_prompt_tokens", "send a shorter prompt", -1),
     **refused("use_beam_search", "there is no search among texts here"),
     **refused("bad_words allowed_token_ids stop_token_ids", "use logit_bias or stop"),
     **refused("include_stop_str_in_output", "stop texts are not part of an answer"),
