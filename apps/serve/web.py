@@ -113,6 +113,7 @@ def near_address(path: str, paths: Sequence[str]) -> str:
     if not words:
         return ""
     longer = [one for one in paths if one.endswith(words)]
+    longer.sort(key=lambda one: not one.startswith("/v1/"))  # a base URL that lacks it
     like = get_close_matches(words, paths, 1, _LIKENESS)
     inner = [one for one in paths if words.startswith(one + "/") or words.endswith(one)]
     return next(iter([*longer, *like, *sorted(inner, key=len, reverse=True)]), "")
