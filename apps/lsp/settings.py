@@ -15,7 +15,7 @@ from edgedec.runtime.config.checks import checked_path
 SECTION = "edgedec"
 """Under which editors keep these settings."""
 
-_FOREIGN = {"command", "enabled", "trace"}
+_FOREIGN = {"command", "enabled", "excluded_languages", "trace"}
 """Keys of the section that clients keep for themselves."""
 
 

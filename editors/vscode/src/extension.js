@@ -26,7 +26,7 @@ exports.activate = async (context) => {
     command("menu", showMenu),
     workspace.onDidChangeConfiguration((event) => {
       if (!event.affectsConfiguration(SECTION)) return;
-      if (event.affectsConfiguration("edgedec.command") || !client) restart();
+      if (event.affectsConfiguration("edgedec.command") || !client || problem) restart();
       else showStatus();
     }),
     workspace.onDidGrantWorkspaceTrust(() => client || restart()),
@@ -48,7 +48,7 @@ async function restart() {
       synchronize: { configurationSection: SECTION },
       middleware: {
         provideInlineCompletionItems: (document, position, context, token, next) =>
-          setting("enabled") ? next(document, position, context, token) : undefined,
+          isWanted(document) ? next(document, position, context, token) : undefined,
       },
     });
     client.onDidChangeState(showStatus);
@@ -56,6 +56,9 @@ async function restart() {
   }
   showStatus();
 }
+
+/** Says whether a document may have suggestions. */
+const isWanted = (document) => setting("enabled") && !setting("excluded_languages").includes(document.languageId);
 
 /** Shows in the status item how things are. */
 function showStatus() {

@@ -179,6 +179,21 @@ def test_a_dot_repeats_it(typing: Neovim) -> None:
     typing.until(lambda: typing.line == SUN + offered)
 
 
+def test_a_macro_writes_what_was_accepted(typing: Neovim) -> None:
+    offered = typing.ghost
+    typing.press("<Esc>:enew!<CR>qqi" + SUN)
+    typing.until(lambda: typing.ghost == offered)
+    typing.press("<Tab>")
+    typing.until(lambda: typing.line == SUN + offered)
+    typing.press("<C-]>!<Esc>q")
+    typing.until(lambda: typing.vim.funcs.mode() == "n" and typing.line == SUN + offered + "!")
+    typing.press(":enew!<CR>2@q")
+    typing.until(lambda: typing.line.count(offered) == 2)
+    assert typing.line == SUN + offered + SUN + offered + "!!"
+    typing.press(":enew!<CR>@q")
+    typing.until(lambda: typing.line == SUN + offered + "!")
+
+
 def test_a_buffer_that_cannot_be_modified(typing: Neovim) -> None:
     typing.vim.command("setlocal nomodifiable")
     typing.press("<Tab>")

@@ -43,16 +43,16 @@ function M.text()
   return shown and shown.texts[shown.index]
 end
 
---- Takes all that is on offer. Returns whether there was something.
+--- Takes all that is on offer. Returns it; nil if there was nothing.
 function M.accept()
   return M.take(M.text())
 end
 
---- Takes the next word of it. Returns whether there was something.
+--- Takes the next word of it. Returns it; nil if there was nothing.
 function M.accept_word()
   local text = M.text()
   if text == nil then
-    return false
+    return nil
   end
   local word = vim.fn.matchstr(text, [[^\_s*\%(\k\+\|\%(\k\@!\S\)\+\)]])
   return M.take(word ~= "" and word or text)
@@ -214,18 +214,24 @@ end
 ---@param text string?
 function M.take(text)
   if text == nil or not vim.bo.modifiable then
-    return false
+    return nil
   end
   local rest = M.text():sub(#text + 1)
-  M.hide()
-  vim.bo.undolevels = vim.bo.undolevels
-  vim.api.nvim_paste(text, false, -1)
+  M.write(text)
   if rest == "" then
     M.hide()
   else
     M.show(M.place(), { { insertText = rest } }, false)
   end
-  return true
+  return text
+end
+
+--- Writes text at the cursor.
+---@param text string
+function M.write(text)
+  M.hide()
+  vim.bo.undolevels = vim.bo.undolevels
+  vim.api.nvim_paste(text, false, -1)
 end
 
 --- Takes away what is painted.

@@ -1,6 +1,7 @@
 --- Suggestions at the cursor from `edgedec lsp`, a language server on this machine.
 local ghost = require("edgedec.ghost")
 local keys = require("edgedec.keys")
+local macros = require("edgedec.macros")
 
 local M = {}
 
@@ -29,8 +30,8 @@ local client_id -- of the server that was started last
 function M.setup(options)
   M.options = vim.tbl_deep_extend("force", M.options, options or {})
   keys.map(M.options.keys, {
-    accept = ghost.accept,
-    accept_word = ghost.accept_word,
+    accept = M.accept,
+    accept_word = M.accept_word,
     dismiss = ghost.dismiss,
     next = function()
       return ghost.turn(1)
@@ -58,6 +59,7 @@ function M.enable(on)
     end,
   })
   ghost.follow(group, NAME)
+  macros.follow(group)
   for _, buffer in ipairs(vim.api.nvim_list_bufs()) do
     if vim.api.nvim_buf_is_loaded(buffer) then
       M.attach(buffer)
@@ -122,6 +124,8 @@ function M.command(what)
   vim.notify("edgedec: " .. M.status())
 end
 
-M.accept, M.accept_word, M.dismiss, M.turn = ghost.accept, ghost.accept_word, ghost.dismiss, ghost.turn
+M.accept = macros.replaying(ghost.accept, ghost.write)
+M.accept_word = macros.replaying(ghost.accept_word, ghost.write)
+M.dismiss, M.turn = ghost.dismiss, ghost.turn
 
 return M
