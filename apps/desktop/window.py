@@ -79,6 +79,7 @@ class EditorWindow(QMainWindow):
         self.suggester = Suggester(parent=self)
         self.speller = Speller(OwnWords(kept_in.path.with_name("words.txt")), self)
         self.theme = Theme()
+        self._failure = ""  # of the model, as it was shown last
         self.model = ServedModel(self.suggester, self)
         self.tabs = QTabWidget(documentMode=True, movable=True)
         self.find_bar = FindBar(lambda: self.current, lambda: self.theme.found, self)
@@ -387,6 +388,8 @@ class EditorWindow(QMainWindow):
 
     def _on_serving(self, name: str) -> None:
         self.strip.show_loading("")
+        if self.strip.currentMessage() == self._failure:
+            self.strip.clearMessage()
         self.details.show_bundle(name)
         for edit in self.documents:
             edit.be_seen()
@@ -394,6 +397,7 @@ class EditorWindow(QMainWindow):
     def _on_failed(self, reason: str) -> None:
         self.strip.show_loading("")
         self.tell(reason)
+        self._failure = self.strip.currentMessage()
 
     def _turn_suggestions(self) -> None:
         if self.strip.has_model:

@@ -298,6 +298,10 @@ def test_a_bundle_that_is_replaced_is_loaded_again(
     manifest.write_text("{}")
     until(lambda: "manifest: " in window.strip.currentMessage())
     assert window.suggester.completer is second
+    manifest.unlink()
+    os.link(old / "manifest.json", manifest)
+    wait_for_another(window, second)
+    until(lambda: not window.strip.currentMessage(), 10)  # a bundle in use clears the old error
     edit.document().setModified(False)
 
 
