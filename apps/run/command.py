@@ -23,6 +23,7 @@ from edgedec.apps.run.draft_colours import OriginColours
 from edgedec.apps.run.piped_text import with_piped_text
 from edgedec.apps.run.provisional import PieceWriter
 from edgedec.apps.run.quoting import write_quote
+from edgedec.apps.run.thoughts import ThoughtWriter
 from edgedec.apps.run.tries import TryOptions, warm, write_best
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
@@ -300,16 +301,21 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
     is_switching = stream.takes_turns
     is_coloured = shown.show_drafts or is_switching
     writer = TextWriter(colours.paint) if is_coloured else TextWriter()
-    pieces = PieceWriter(writer)
+    pieces, thoughts = PieceWriter(writer), ThoughtWriter()
     n_written = 0
     with stops_on_interrupt(stream.stop) as is_interrupted:
         for piece in stream.pieces:
             bars.close()
+            if piece.is_thought:
+                thoughts.write("" if is_silent else piece.text)
+                continue
+            thoughts.end()
             if not is_silent:
                 pieces.write(piece)
             if not piece.is_provisional:
                 n_written += len(piece.text)
     bars.close()
+    thoughts.end()
     if not is_silent:
         pieces.end()
         # A stream stopped between two pieces may still hold text back.

@@ -12,6 +12,7 @@ from edgedec.apps.serve.core import (
     Event,
     Likely,
     LineLimits,
+    ReasoningDelta,
     ServeError,
     TextDelta,
     TokenInfo,
@@ -27,7 +28,7 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.stream import Piece, Stream
-from edgedec.runtime.sampling.logprobs import TokenLogprob
+from edgedec.runtime.sampling.logprobs import TextLogprob, TokenLogprob
 
 _LEAST = -9999.0
 """Sent in place of log-probabilities below it: JSON has no infinity."""
@@ -108,7 +109,7 @@ class Writer:
         self.open()
         order, stream = self._order, self._stream
         assert stream is not None
-        parser = OutputParser(order.index, order.prepared.has_calls, order.prepared.is_thinking)
+        parser = OutputParser(order.index, order.prepared.has_calls)
         watch = LineWatch(order.lines or LineLimits())
         n_sent = 0
 
@@ -116,7 +117,10 @@ class Writer:
             nonlocal n_sent
             if piece.is_provisional or self._is_stopped or watch.is_over:
                 return
-            tokens = stream.logprobs[n_sent:]
+            if piece.is_thought:
+                self._tell(ReasoningDelta(order.index, piece.text))
+                return
+            tokens = stream.text_logprobs[n_sent:]
             n_sent += len(tokens)
             origin = piece.origin if order.with_origins else ""
             text = watch.push(piece.text)
@@ -126,7 +130,7 @@ class Writer:
 
         stream.write(take)
         if stream.result.finish_reason in _REASONS or watch.is_over:
-            rest = () if watch.is_over else stream.logprobs[n_sent:]
+            rest = () if watch.is_over else stream.text_logprobs[n_sent:]
             self._tell_all(parser.push("", self._infos(rest)))
             self._tell_all(parser.flush())
             reason = "length" if watch.is_over else _REASONS[stream.result.finish_reason]
@@ -139,8 +143,8 @@ class Writer:
         if n_top is not None:
             with client_errors():
                 found = self._engine.score(ids, n_top, lambda: self._is_stopped)
-            first = TokenInfo(Likely(self._decoded(ids[0]), ids[0], None), [])
-            infos = [first, *self._infos(found)]
+            first = TokenInfo(self._likely(ids[0], None), [])
+            infos = [first, *self._infos_of_prompt(found)]
         text = self._order.prepared.text
         self._tell(TextDelta(self._order.index, text, infos))
 
@@ -148,17 +152,26 @@ class Writer:
         n_prompt = len(self._order.prepared.tokens)
         return Counts(n_prompt, 0, 0, 0.0, 0.0, 0, 0, "plain", True)
 
-    def _infos(self, tokens: Sequence[TokenLogprob]) -> list[TokenInfo]:
+    def _infos(self, tokens: Sequence[TextLogprob]) -> list[TokenInfo]:
+        return [
+            TokenInfo(
+                Likely(one.text, one.token, max(one.logprob, _LEAST), one.spelling),
+                [self._likely(*top) for top in one.top],
+                one.n_characters,
+            )
+            for one in tokens
+        ]
+
+    def _infos_of_prompt(self, tokens: Sequence[TokenLogprob]) -> list[TokenInfo]:
         return [
             TokenInfo(self._likely(one.token, one.logprob), [self._likely(*top) for top in one.top])
             for one in tokens
         ]
 
-    def _likely(self, token: int, logprob: float) -> Likely:
-        return Likely(self._decoded(token), token, max(logprob, _LEAST))
-
-    def _decoded(self, token: int) -> str:
-        return self._engine.tokenizer.decode([token])
+    def _likely(self, token: int, logprob: float | None) -> Likely:
+        known = None if logprob is None else max(logprob, _LEAST)
+        spelling = self._engine.tokenizer.token_bytes(token)
+        return Likely(self._engine.tokenizer.decode([token]), token, known, spelling)
 
     def _tell_all(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -171,6 +184,7 @@ def _done(index: int, result: GenerationResult, has_calls: bool, reason: EndReas
         n_prompt=result.n_prompt_tokens,
         n_cached=stats.n_reused_tokens,
         n_new=result.n_new_tokens,
+        n_reasoning=result.n_reasoning_tokens,
         prompt_ms=result.ttft_ms,
         decode_ms=result.tpot_ms * max(0, result.n_new_tokens - 1),
         n_drafted=stats.n_evaluated,

@@ -122,7 +122,7 @@ class Counts:
     """What one answer took.
 
     n_cached: tokens of the prompt that were computed before. prompt_ms: until the first token.
-    decode_ms: from the first token to the last.
+    decode_ms: from the first token to the last. n_reasoning: new tokens of thoughts.
     """
 
     n_prompt: int
@@ -134,23 +134,32 @@ class Counts:
     n_accepted: int
     method: str
     lossless: bool | str
+    n_reasoning: int = 0
 
 
 @dataclass(frozen=True)
 class Likely:
-    """A token and its log-probability; None where nothing comes before it. Units: nats."""
+    """A token and its log-probability; None where nothing comes before it. Units: nats.
+
+    spelling: its bytes, which need be no whole characters.
+    """
 
     text: str
     token: int
     logprob: float | None
+    spelling: bytes = b""
 
 
 @dataclass(frozen=True)
 class TokenInfo:
-    """A token of an answer, and the likeliest ones at its place."""
+    """A token of an answer, and the likeliest ones at its place.
+
+    n_characters: that it completes in the answer's text.
+    """
 
     own: Likely
     top: Sequence[Likely]
+    n_characters: int = 0
 
 
 @dataclass(frozen=True)

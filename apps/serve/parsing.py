@@ -1,90 +1,72 @@
-"""What the text of a model says: thoughts, calls of tools, and what is left, piece by piece."""
+"""What an answer says: calls of tools, and the text around them, piece by piece."""
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 
-from edgedec.apps.serve.core import CallDelta, Event, ReasoningDelta, TextDelta, TokenInfo
+from edgedec.apps.serve.core import CallDelta, Event, TextDelta, TokenInfo
 from edgedec.apps.serve.tools import BEGIN, END
-
-THINK, THOUGHT = "<think>", "</think>"
+from edgedec.runtime.text.thoughts import overlap
 
 _HEAD = re.compile(r'\s*\{\s*"name":\s*"((?:[^"\\]|\\.)*)",\s*"arguments":\s*(?=\{)')
 
 
 class OutputParser:
-    """Cuts one answer into events. What may begin a mark is held back until it is known."""
+    """Cuts one answer into events. What may begin a mark is held back until it is known.
 
-    def __init__(
-        self, index: int, has_calls: bool = False, is_thinking: bool | None = None
-    ) -> None:
-        """has_calls: calls are looked for. is_thinking: thoughts come first; None: they may."""
+    Tokens go with the text that shows them; those of calls are left out.
+    """
+
+    def __init__(self, index: int, has_calls: bool = False) -> None:
+        """has_calls: calls are looked for."""
         self._index = index
         self._has_calls = has_calls
-        self._state = {None: "start", True: "thought", False: "text"}[is_thinking]
+        self._state = "text"
         self._held = ""
-        self._is_fresh = False  # a mark came just before: line breaks behind it mean nothing
-        self._tokens: list[TokenInfo] = []
+        self._tokens: deque[TokenInfo] = deque()
+        self._n_passed = 0  # characters before those held, of the first token among them
+        self._shown: list[TokenInfo] = []
         self._origin = ""
         self._arguments = _Braces()
         self.n_calls = 0
 
-    def push(self, text: str, tokens: list[TokenInfo], origin: str = "") -> Iterator[Event]:
-        """Yields what more text says. origin: of the text."""
+    def push(self, text: str, tokens: Sequence[TokenInfo], origin: str = "") -> Iterator[Event]:
+        """Yields what more text says. tokens: of the text, in order. origin: of the text."""
         self._held += text
         self._tokens += tokens
         self._origin = origin
-        if self._state == "text" and not (self._has_calls or self._is_fresh):  # most of the time
-            yield from self._text(self._take(len(self._held)))
+        if not self._has_calls:  # most of the time
+            yield from self._text(len(self._held))
             return
         yield from self._events(is_last=False)
 
     def flush(self) -> Iterator[Event]:
         """Yields what was held back, once there is no more text."""
         yield from self._events(is_last=True)
-        if self._tokens:
-            yield from self._text("")
+        if self._state == "text" and self._tokens:
+            yield TextDelta(self._index, "", list(self._tokens), self._origin)
+            self._tokens.clear()
 
     def _events(self, is_last: bool) -> Iterator[Event]:
         before = None
         while before != (self._state, self._held):
             before = self._state, self._held
-            if self._is_fresh:
-                self._held = self._held.lstrip("\n")
-                self._is_fresh = not self._held
             yield from getattr(self, f"_in_{self._state}")(is_last)
-
-    def _in_start(self, is_last: bool) -> Iterator[Event]:
-        """Sees whether a thought comes first."""
-        yield from ()
-        head = self._held.lstrip()
-        if head.startswith(THINK):
-            self._held = head.removeprefix(THINK)
-            self._state, self._is_fresh = "thought", True
-        elif is_last or not THINK.startswith(head):
-            self._state = "text"
 
     def _in_text(self, is_last: bool) -> Iterator[Event]:
         if not self._has_calls:
-            yield from self._text(self._take(len(self._held)))
+            yield from self._text(len(self._held))
             return
-        if self.n_calls:
-            self._held = self._held.lstrip()  # only what separates calls stands behind one
+        if self.n_calls:  # only what separates calls stands behind one
+            self._take(len(self._held) - len(self._held.lstrip()))
         n, found = self._place_of(BEGIN, is_last)
-        yield from self._text(self._take(n))
+        yield from self._text(n)
         if found >= 0:
             self._take(len(BEGIN))
             self._state = "call"
-
-    def _in_thought(self, is_last: bool) -> Iterator[Event]:
-        n, found = self._place_of(THOUGHT, is_last)
-        if text := self._take(n):
-            yield ReasoningDelta(self._index, text)
-        if found >= 0:
-            self._take(len(THOUGHT))
-            self._state, self._is_fresh = "text", True
 
     def _in_call(self, is_last: bool) -> Iterator[Event]:
         if head := _HEAD.match(self._held):
@@ -106,7 +88,8 @@ class OutputParser:
         yield from ()
         found = self._held.find(END)
         if found >= 0:
-            self._held = self._held[found + len(END) :].lstrip()
+            rest = self._held[found + len(END) :]
+            self._take(found + len(END) + len(rest) - len(rest.lstrip()))
             self._state = "text"
 
     def _place_of(self, mark: str, is_last: bool) -> tuple[int, int]:
@@ -115,13 +98,21 @@ class OutputParser:
         n_held = 0 if is_last else overlap(self._held, mark)
         return (found if found >= 0 else len(self._held) - n_held), found
 
-    def _take(self, n: int) -> str:
+    def _take(self, n: int, is_shown: bool = False) -> str:
+        """Takes characters, and the tokens whose text they end."""
         taken, self._held = self._held[:n], self._held[n:]
+        self._n_passed += n
+        while self._tokens and self._n_passed >= self._tokens[0].n_characters:
+            token = self._tokens.popleft()
+            self._n_passed -= token.n_characters
+            if is_shown:
+                self._shown.append(token)
         return taken
 
-    def _text(self, text: str) -> Iterator[Event]:
-        if text or (self._tokens and not self._held):
-            tokens, self._tokens = self._tokens, []
+    def _text(self, n: int) -> Iterator[Event]:
+        text = self._take(n, is_shown=True)
+        if text or self._shown:
+            tokens, self._shown = self._shown, []
             yield TextDelta(self._index, text, tokens, self._origin)
 
 
@@ -149,9 +140,3 @@ class _Braces:
                     self.is_over = True
                     return i + 1
         return len(text)
-
-
-def overlap(text: str, mark: str) -> int:
-    """Returns the length of the longest end of ``text`` that begins ``mark``."""
-    longest = min(len(text), len(mark) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)

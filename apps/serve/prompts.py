@@ -9,15 +9,12 @@ from typing import Any
 
 from edgedec.apps.serve import tools
 from edgedec.apps.serve.core import AUTO, NONE, REQUIRED, ChatPrompt, InfillPrompt, Prompt, invalid
-from edgedec.apps.serve.parsing import THINK, THOUGHT
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import CONSTRAINTS
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.sequences.prefill import check_fits
 from edgedec.runtime.text.infill import InfillTokens, find_infill_tokens
 from edgedec.runtime.text.prompt import PromptEncoder
-
-_END_OF_THOUGHT = f"\n{THOUGHT}\n\n"
 
 _FOR_INFILL = 512
 """Most tokens of the context that are kept free for what is filled in."""
@@ -30,7 +27,6 @@ class Prepared:
     text: of the prompt, to be echoed; of other prompts than plain ones it is empty.
     settings: what the prompt adds to those of the request. has_calls: the text may call tools.
     is_answer: the text does not go on from the prompt's, but begins anew.
-    is_thinking: the text begins within a thought; None: that is to be seen, or it cannot.
     """
 
     tokens: list[int]
@@ -38,7 +34,6 @@ class Prepared:
     settings: Mapping[str, Any] = field(default_factory=dict)
     is_answer: bool = False
     has_calls: bool = False
-    is_thinking: bool | None = False
 
 
 def prepare(
@@ -80,7 +75,7 @@ def chat_text(engine: Engine, prompt: ChatPrompt) -> str:
     prompt, begun = _without_begun(_with_choice(prompt))
     text = engine.encoder.render(*_template_input(engine, prompt), prompt.variables)
     is_silent = bool(begun) or prompt.variables.get("enable_thinking") is False
-    return text + (_END_OF_THOUGHT if _is_thinking(text) and is_silent else "") + begun
+    return text + (_end_of_thought(engine.encoder, text) if is_silent else "") + begun
 
 
 def _chat(
@@ -94,14 +89,11 @@ def _chat(
         )
     messages, described = _template_input(engine, prompt)
     tokens, rendered = encoder.encode_conversation(messages, described, prompt.variables)
-    is_thinking = True if _is_thinking(rendered) else None
     is_silent = bool(begun) or prompt.variables.get("enable_thinking") is False
-    if is_thinking and is_silent:  # the template cannot leave thoughts out: they end here
-        tokens += encoder.encode_marks(_END_OF_THOUGHT)
-        is_thinking = False
+    if is_silent and (end := _end_of_thought(encoder, rendered)):
+        tokens += encoder.encode_marks(end)
     if begun:
         tokens += engine.tokenizer.encode(begun)
-        is_thinking = False
     settings: dict[str, Any] = {}
     if prompt.tools:
         settings = {**dict.fromkeys(CONSTRAINTS), "grammar": tools.grammar(prompt, stated)}
@@ -110,7 +102,6 @@ def _chat(
         settings=settings,
         is_answer=not begun,
         has_calls=bool(prompt.tools),
-        is_thinking=is_thinking,
     )
 
 
@@ -129,8 +120,12 @@ def _without_begun(prompt: ChatPrompt) -> tuple[ChatPrompt, str]:
     return (replace(prompt, messages=prompt.messages[:-1]) if begun else prompt), begun
 
 
-def _is_thinking(rendered: str) -> bool:
-    return rendered.rstrip().endswith(THINK)
+def _end_of_thought(encoder: PromptEncoder, rendered: str) -> str:
+    """Returns what ends a thought that the template begins, where it cannot leave thoughts out."""
+    thoughts = encoder.thoughts
+    if thoughts is None or thoughts.state_after(rendered) != "thought":
+        return ""
+    return thoughts.closing
 
 
 def _template_input(engine: Engine, prompt: ChatPrompt) -> tuple[list[Any], list[Any]]:

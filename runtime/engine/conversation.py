@@ -84,7 +84,10 @@ class Conversation:
 
         def on_done(result: GenerationResult, is_dropped: bool) -> None:
             if not is_dropped:
-                self._messages = [*messages, {"role": "assistant", "content": result.text}]
+                answer = {"role": "assistant", "content": result.text}
+                if result.reasoning:
+                    answer["reasoning_content"] = result.reasoning
+                self._messages = [*messages, answer]
                 self._cached = ids, result.token_ids
 
         stream = self._streams.open(ids, config, on_progress, on_done, True)

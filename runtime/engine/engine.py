@@ -29,7 +29,7 @@ from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.passes import Passes, T
 from edgedec.runtime.sequences.prefill import Progress
 from edgedec.runtime.sequences.sequence import TokenSequence
-from edgedec.runtime.text.prompt import Message, Prompt
+from edgedec.runtime.text.prompt import Message, Prompt, is_conversation
 from edgedec.runtime.text.tokenizer import Codec
 
 if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
@@ -195,7 +195,10 @@ class Engine:
         variables = asked.template_variables  # a bad prompt stops all before any
         encoded = [self.encode(prompt, variables) for prompt in prompts]
         n_at_once = self.model.capabilities.n_sequences
-        openers = [partial(self.stream, ids, asked) for ids in encoded]
+        openers = [
+            partial(self.streams.open, ids, asked, is_answer=is_conversation(prompt))
+            for ids, prompt in zip(encoded, prompts, strict=True)
+        ]
         return generate_many(openers, n_at_once, on_progress)
 
     def best_of(
@@ -256,7 +259,9 @@ class Engine:
         asked = self._asked(config, settings)
         ids = self.encode(prompt, asked.template_variables)
         return generate_aligned(
-            lambda one, alignment: self.streams.open(ids, one, alignment=alignment),
+            lambda one, alignment: self.streams.open(
+                ids, one, is_answer=is_conversation(prompt), alignment=alignment
+            ),
             asked,
             n_tries,
         )

@@ -12,7 +12,8 @@ from edgedec.runtime.engine.scheduler import Scheduler
 from edgedec.runtime.sequences.prefill import Progress
 from edgedec.runtime.sequences.prompts_read import PromptsRead
 from edgedec.runtime.sequences.sequence import TokenSequence
-from edgedec.runtime.text.text_stream import TextStream
+from edgedec.runtime.text.text_stream import MakeText
+from edgedec.runtime.text.tokenizer import Codec
 
 if TYPE_CHECKING:
     from edgedec.runtime.decoding.prefilling import PromptPredictor
@@ -38,8 +39,8 @@ class Request:
     recall: called with the sequence and the prompt before its first pass; it may fill the KV cache
         with a prefix. prompts: those that other requests are reading.
     abandon: called with what ends a stream that its caller let go of without finishing it.
-    new_text: makes what turns provisional tokens into text. predictor: what predicts rows of
-        the prompt, where the bundle has that.
+    new_text: makes what turns provisional tokens into text. codec: the model's tokenizer.
+    predictor: what predicts rows of the prompt, where the bundle has that.
     """
 
     strategy: DecodingStrategy
@@ -51,7 +52,8 @@ class Request:
     recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, prompt: None
     prompts: PromptsRead = field(default_factory=PromptsRead)
     abandon: Callable[[Callable[[], None]], None] = lambda end: end()
-    new_text: Callable[[], TextStream] | None = None
+    new_text: MakeText | None = None
+    codec: Codec | None = None
     predictor: Callable[[], PromptPredictor | None] = lambda: None
 
 

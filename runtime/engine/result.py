@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edgedec.runtime.drafting.stats import DecodeStats
-from edgedec.runtime.sampling.logprobs import TokenLogprob
+from edgedec.runtime.sampling.logprobs import TextLogprob, TokenLogprob
 
 FinishReason = Literal["stop", "length", "cancelled", "context"]
 """A stop token or text; max_new_tokens; stopped by the caller; no room for another token."""
@@ -31,13 +31,17 @@ class GenerationResult:
     ttft_ms: from the request to its first token.
     tpot_ms: mean time of each later token, (total - ttft) / (n - 1); 0 for a single token.
     stop_text: the stop text that ended the output; empty if something else did.
+    stop_token: the stop token that ended it; None if something else did.
+    reasoning: what the model thought before it answered; no part of ``text``.
+    n_reasoning_tokens: tokens of thoughts and their marks.
+    text_logprobs: of the tokens that ``text`` consists of; without thoughts and stop texts.
     is_in_order: tokens were found from left to right, not in any order as masks are filled in.
     peak_rss_mb: most memory the process has had resident. Units: 10**6 bytes.
     provisional_ms: from the request to its first provisional token; 0 where there was none.
     lossless: whether the text is what plain decoding gives; ``up to ties``: where no two tokens
         are closer than ``largest_gap``, by which a logit was seen to differ with the other rows of
         a pass. That is 0 for the other two.
-    logprobs: of each token, if the request asked for them.
+    logprobs: of each of ``token_ids``, if the request asked for them.
     switch: what switching did, see `Switching.summary`; empty for methods that do not switch.
     """
 
@@ -59,6 +63,10 @@ class GenerationResult:
     logprobs: tuple[TokenLogprob, ...] = ()
     is_in_order: bool = True
     stop_text: str = ""
+    stop_token: int | None = None
+    reasoning: str = ""
+    n_reasoning_tokens: int = 0
+    text_logprobs: tuple[TextLogprob, ...] = ()
 
     def __repr__(self) -> str:
         """Returns the result in short: the fields have all of it."""
@@ -86,11 +94,15 @@ class GenerationResult:
         """Returns the document `edgedec run --json` prints."""
         return {
             "text": self.text,
+            "reasoning": self.reasoning,
             "token_ids": list(self.token_ids),
             "origins": list(self.origins),
             "finish_reason": self.finish_reason,
+            "stop_text": self.stop_text,
+            "stop_token": self.stop_token,
             "n_prompt_tokens": self.n_prompt_tokens,
             "n_new_tokens": self.n_new_tokens,
+            "n_reasoning_tokens": self.n_reasoning_tokens,
             "load_ms": self.load_ms,
             "ttft_ms": self.ttft_ms,
             "provisional_ms": self.provisional_ms,

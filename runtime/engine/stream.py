@@ -22,11 +22,12 @@ from edgedec.runtime.decoding.prefilling import (
 from edgedec.runtime.decoding.strategy import TARGET, DecodeState, Decoding
 from edgedec.runtime.engine.request import Request, end_part, lent
 from edgedec.runtime.engine.result import UP_TO_TIES, FinishReason, GenerationResult
-from edgedec.runtime.sampling.logprobs import TokenLogprob
+from edgedec.runtime.sampling.logprobs import TextLogprob, TokenLogprob, text_logprobs
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Passes, run_passes, while_idle
 from edgedec.runtime.sequences.prefill import Prefilled, PrefillRequest
 from edgedec.runtime.text.common_prefix import common_prefix
+from edgedec.runtime.text.shown_tokens import ShownTokens
 from edgedec.runtime.text.text_stream import TextStream
 from edgedec.system.usage import peak_rss_mb
 
@@ -41,13 +42,14 @@ class Piece(NamedTuple):
     was read to its end. What is provisional from ``position`` on, in characters of the output, is
     ``text`` now, which is empty where it did not hold. All other pieces are final, and follow one
     another; provisional text goes on to stand behind them until it is replaced, or they reach its
-    end.
+    end. is_thought: the model thinks; that is no part of the output's text.
     """
 
     text: str
     origin: str = TARGET
     is_provisional: bool = False
     position: int = 0
+    is_thought: bool = False
 
 
 OnDone = Callable[[GenerationResult, bool], None]
@@ -64,15 +66,27 @@ class Stream(Iterator[str]):
     """
 
     def __init__(
-        self, request: Request, state: DecodeState, text: TextStream, on_done: OnDone | None = None
+        self,
+        request: Request,
+        state: DecodeState,
+        text: TextStream,
+        on_done: OnDone | None = None,
+        trace: ShownTokens | None = None,
+        n_begun: int = 0,
     ) -> None:
+        """trace: of ``text``, if it is traced. n_begun: tokens of the prompt in ``text``."""
         self._request = request
         self._state = state
         self._text = text
         self._on_done = on_done
+        self._trace = trace
+        self._n_begun = n_begun
+        self._text_logprobs: list[TextLogprob] = []
+        self._n_traced = 0
         self._noise = Noise(state.config.seed)
         self._found: deque[tuple[int, str]] = deque()  # tokens of the last step, not yet emitted
         self._origins: list[str] = []
+        self._stop_token: int | None = None
         self._prefilling: Prefilling | None = None
         self._prefilled: Prefilled | None = None
         self._ready: deque[Piece] = deque()  # pieces not yet given out
@@ -96,7 +110,7 @@ class Stream(Iterator[str]):
 
     def __next__(self) -> str:
         while (piece := self._next_piece()) is not None:
-            if not piece.is_provisional:
+            if not (piece.is_provisional or piece.is_thought):
                 return piece.text
         raise StopIteration
 
@@ -186,6 +200,19 @@ class Stream(Iterator[str]):
     def logprobs(self) -> tuple[TokenLogprob, ...]:
         """Of each token of the output so far, if the request asks for them."""
         return tuple(self._state.logprobs)
+
+    @property
+    def text_logprobs(self) -> tuple[TextLogprob, ...]:
+        """Of each token of the text so far, if the request asks for them."""
+        known, codec = self._state.logprobs, self._request.codec
+        if self._trace is None or codec is None:
+            return ()
+        for shown in self._trace.shown[self._n_traced :]:
+            places = [i - self._n_begun for i in shown.places if i >= self._n_begun]
+            tokens = [known[i] for i in places if i < len(known)]
+            self._text_logprobs += text_logprobs(tokens, shown.text, codec.token_bytes)
+        self._n_traced = len(self._trace.shown)
+        return tuple(self._text_logprobs)
 
     @property
     def result(self) -> GenerationResult:
@@ -304,6 +331,9 @@ class Stream(Iterator[str]):
         if self._finish_reason is not None:
             self._count_time()
             text += self._finish(self._finish_reason)
+        if thought := self._text.take_thought():
+            origin = self._origins[-1] if self._origins else TARGET
+            self._ready.append(Piece(thought, origin, position=self._n_shown, is_thought=True))
         if text:
             origin = self._origins[-1] if self._origins else TARGET
             self._ready.append(Piece(text, origin, position=self._n_shown))
@@ -395,6 +425,7 @@ class Stream(Iterator[str]):
         if n_tokens == 1:
             self._ttft_s = self._busy_s + time.perf_counter() - self._started_s
         if token in state.stop_token_ids:
+            self._stop_token = token
             self._finish_reason = "stop"
             return ""
         piece = self._text.push(token)
@@ -445,6 +476,10 @@ class Stream(Iterator[str]):
         gap = self._state.sequence.model.capabilities.row_gap
         return GenerationResult(
             text=self._text.text,
+            reasoning=self._text.reasoning,
+            n_reasoning_tokens=self._text.n_thought_tokens,
+            text_logprobs=self.text_logprobs,
+            stop_token=self._stop_token,
             token_ids=tuple(token_ids),
             origins=tuple(self._origins),
             finish_reason=reason,

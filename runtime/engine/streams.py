@@ -29,10 +29,15 @@ from edgedec.runtime.sequences.prompts_read import PromptsRead
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.session_memory import TARGET
 from edgedec.runtime.text.prompt import Prompt, is_conversation
+from edgedec.runtime.text.shown_tokens import ShownTokens
 from edgedec.runtime.text.text_stream import maker_of_texts
+from edgedec.runtime.text.thoughts import State
 
 if TYPE_CHECKING:
     from edgedec.runtime.sampling.alignment import Alignment
+
+_N_TAIL = 24
+"""Tokens of a prompt that say whether a thought has begun."""
 
 
 class Streams:
@@ -103,9 +108,14 @@ class Streams:
         tokens = loaded.encoder.encode(prompt, variables=config.template_variables)
         check_fits(tokens, loaded.context, loaded.model.n_token_ids)
         n_before = len(tokens) - n_begun
-        goes_on = not (is_answer or is_conversation(prompt) or loaded.encoder.has_source)
+        is_answer = is_answer or is_conversation(prompt)
+        goes_on = not (is_answer or loaded.encoder.has_source)
         before = tokens[:n_before] if goes_on else ()
-        new_text = maker_of_texts(loaded.tokenizer, before, config.stop)
+        thoughts = loaded.encoder.thoughts if is_answer else None
+        begins: State = "text"
+        if thoughts is not None:
+            begins = thoughts.state_after(loaded.tokenizer.named(tokens[:n_before][-_N_TAIL:]))
+        new_text = maker_of_texts(loaded.tokenizer, before, config.stop, thoughts, begins)
         strategy, state = self._begin(tokens, config, alignment)
         request = Request(
             strategy=strategy,
@@ -117,13 +127,16 @@ class Streams:
             recall=partial(loaded.memory.recall, TARGET),
             prompts=self._prompts,
             abandon=self._abandoned.append,
+            codec=loaded.tokenizer,
             new_text=new_text,
             predictor=partial(self._predictors.of, config),
         )
-        text = new_text()
+        trace = None if config.logprobs is None else ShownTokens()
+        text = new_text(trace)
         for token in tokens[n_before:]:
             text.push(token)
-        stream = Stream(request, state, text, on_done)
+        text.take_thought()
+        stream = Stream(request, state, text, on_done, trace, n_begun)
         self._streams.add(stream)
         return stream
 

@@ -20,7 +20,7 @@ from edgedec.runtime.engine.many import OnResult, generate_many
 from edgedec.runtime.engine.planned import Planned
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.streams import Streams
-from edgedec.runtime.text.prompt import Prompt
+from edgedec.runtime.text.prompt import Prompt, is_conversation
 
 
 def best_of(
@@ -39,7 +39,8 @@ def best_of(
         raise ConfigError(f"n is {n}, expected at most {MOST_TRIES} tries")
     if isinstance(chosen_by, Planned):
         ids = streams.loaded.encoder.encode(prompt, variables=asked.template_variables)
-        return _planned(streams, ids, n, chosen_by, asked, on_progress)
+        is_answer = is_conversation(prompt)
+        return _planned(streams, ids, is_answer, n, chosen_by, asked, on_progress)
     if asked.sampling.is_greedy and n > 1:
         raise ConfigError(
             "temperature is 0, so that all tries would be alike: ask for one such as 0.8"
@@ -47,7 +48,11 @@ def best_of(
 
     def tried(prompt: Prompt, first: int, stop: int) -> list[GenerationResult]:
         ids = streams.loaded.encoder.encode(prompt, variables=asked.template_variables)
-        openers = [partial(streams.open, ids, one) for one in seeded(asked, first, stop)]
+        is_answer = is_conversation(prompt)
+        openers = [
+            partial(streams.open, ids, one, is_answer=is_answer)
+            for one in seeded(asked, first, stop)
+        ]
         n_at_once = streams.loaded.model.capabilities.n_sequences
         return generate_many(openers, n_at_once, on_progress, first)
 
@@ -57,6 +62,7 @@ def best_of(
 def _planned(
     streams: Streams,
     ids: list[int],
+    is_answer: bool,
     n: int,
     chooser: Planned,
     asked: GenerationConfig,
@@ -71,6 +77,7 @@ def _planned(
                 streams.open,
                 [*ids, *tokens],
                 chooser.request(asked, len(tokens)),
+                is_answer=is_answer,
                 n_begun=len(tokens),
             )
             for tokens in beginnings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,39 @@ class TokenLogprob:
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class TextLogprob:
+    """A token of an answer's text, and how likely it was.
+
+    text: what it adds. spelling: the bytes of that; those of all tokens, one behind the other,
+    are the text's. n_characters: that it completes. logprob, top: as `TokenLogprob` has them.
+    """
+
+    token: int
+    text: str
+    spelling: bytes
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    n_characters: int = 0
+
+
+def text_logprobs(
+    tokens: Sequence[TokenLogprob], text: str, token_bytes: Callable[[int], bytes]
+) -> list[TextLogprob]:
+    """Returns ``tokens``, which complete ``text`` together, as tokens of the text."""
+    spelt = [(one, spelling) for one in tokens if (spelling := token_bytes(one.token))]
+    whole = text.encode()
+    before = b"".join(spelling for _, spelling in spelt[:-1])
+    if spelt and whole.startswith(before):  # the last may be cut by a stop text, or by a mark
+        spelt[-1] = spelt[-1][0], whole[len(before) :]
+    found = []
+    for i, (one, spelling) in enumerate(spelt, 1):
+        shown = text if len(spelt) == 1 else spelling.decode("utf-8", "replace")
+        n = len(text) if i == len(spelt) else 0
+        found.append(TextLogprob(one.token, shown, spelling, one.logprob, one.top, n))
+    return found
 
 
 def token_logprob(rows: Rows, index: int, token: int, n_top: int) -> TokenLogprob:

@@ -104,6 +104,11 @@ class ChatTemplate:
             self._names = find_undeclared_variables(sandbox.parse(source))
 
     @property
+    def source(self) -> str:
+        """The template as it was published."""
+        return self._source
+
+    @property
     def reads_tools(self) -> bool:
         """The template shows the tools it is given, so that the model knows of them."""
         return "tools" in self._names
@@ -165,6 +170,11 @@ class BrokenTemplate:
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
+
+    @property
+    def source(self) -> str:
+        """Nothing of it can be read."""
+        return ""
 
     @property
     def reads_tools(self) -> bool:

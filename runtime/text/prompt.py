@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from edgedec.runtime.text.tokenizer import Codec, without_surrogates
 
 if TYPE_CHECKING:  # `loading` knows when to import it
     from edgedec.runtime.text.chat_template import BrokenTemplate, ChatTemplate, SpecialTokenEscape
+    from edgedec.runtime.text.thoughts import ThoughtFormat
 
 Message = Mapping[str, Any]
 """A chat message: ``role`` and ``content``, and whatever else the model's template reads."""
@@ -25,6 +27,7 @@ Prompt = str | Sequence[Message] | Sequence[int]
 _BYTES = bytes | bytearray | memoryview  # sequences of numbers that are no token ids
 _ROLES = ("system", "user", "assistant", "tool")
 _TEXT_PARTS = ("text", "input_text", "output_text")  # as clients of chat and of responses say it
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # what messages call a thought
 _PIECE = 1 << 15  # characters
 _SLACK = 32  # tokens that a cut may add at most, by far
 
@@ -105,6 +108,15 @@ class PromptEncoder:
     def reads(self, variable: str) -> bool:
         """Returns whether the chat template reads ``variable``."""
         return self._template is not None and self._template.reads(variable)
+
+    @cached_property
+    def thoughts(self) -> ThoughtFormat | None:
+        """How the model marks its thoughts in answers; None without a chat template."""
+        if self._template is None or self._source is not None:
+            return None
+        from edgedec.runtime.text.thoughts import find_thought_format
+
+        return find_thought_format(self._template.source, self._codec.special_texts)
 
     @property
     def has_source(self) -> bool:
@@ -211,7 +223,8 @@ class PromptEncoder:
                 )
         has_calls = any(message.get("tool_calls") for message in messages)
         form = self._template.call_form if has_calls else CallForm()
-        messages = [form.of(message) for message in messages]
+        source = self._template.source
+        messages = [form.of(_with_thought(message, source)) for message in messages]
         texts = list(texts_of([*messages, *tools, dict(variables)]))
         self._check_length(texts)
         escape = SpecialTokenEscape(self._codec.special_texts, texts)
@@ -264,6 +277,16 @@ def checked_message(message: Message) -> dict[str, Any]:
             "text, or a list of parts such as {'type': 'text', 'text': 'Hello'}"
         )
     return checked
+
+
+def _with_thought(message: dict[str, Any], template: str) -> dict[str, Any]:
+    """Returns ``message`` with its thought under the name that ``template`` reads."""
+    thoughts = (message.get(name) for name in _THOUGHTS)
+    thought = next((text for text in thoughts if isinstance(text, str) and text), "")
+    if not thought or (message.get("tool_calls") and message["content"]):
+        return message  # some templates refuse thoughts beside both
+    read = {name: thought for name in _THOUGHTS if name in template}
+    return {**message, **{name: text for name, text in read.items() if not message.get(name)}}
 
 
 def _part_text(part: Any) -> str:

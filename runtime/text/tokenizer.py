@@ -51,6 +51,12 @@ class Codec(Protocol):
     def hidden_in(self, texts: Sequence[str]) -> dict[int, str]:
         """Returns the special tokens that no text shows, of those that ``texts`` spell."""
 
+    def named(self, ids: Sequence[int]) -> str:
+        """Returns the text of ``ids``, special tokens by their names."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """Returns the bytes that a token stands for; none for tokens that no text shows."""
+
     def spellings(self) -> Mapping[int, bytes | str]:
         """Returns the bytes that each token stands for; for special tokens, their names."""
 
@@ -182,9 +188,7 @@ class Tokenizer:
             for token, known in backend.get_added_tokens_decoder().items()
             if token not in self._id_of_alias
         }
-        parts = (part for part in (backend.decoder, backend.pre_tokenizer) if part is not None)
-        how = "".join(part.__getstate__().decode() for part in parts)
-        return spelt(self._pieces(added), how, added)
+        return spelt(self._pieces(added), self._decoding, added)
 
     def _pieces(self, added: Container[int]) -> dict[str, int]:
         """Returns the ids of the model's own pieces, those of ``added`` left out."""
@@ -216,6 +220,32 @@ class Tokenizer:
             if any(content in text for text in texts)
             and (i := self._backend.token_to_id(content)) in self._hidden
         }
+
+    def named(self, ids: Sequence[int]) -> str:
+        """Returns the text of ``ids``, special tokens by their names."""
+        return self._decode(list(ids), skip_special_tokens=False)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Returns the bytes that a token stands for; none for tokens that no text shows."""
+        from edgedec.runtime.text.token_map import spelt
+
+        piece = self.token(token)
+        if token in self._hidden or not piece:
+            return b""
+        if token in self._added:
+            return piece.encode()
+        found = spelt({piece: token}, self._decoding, {}).get(token, b"")
+        return found if isinstance(found, bytes) else b""
+
+    @cached_property
+    def _added(self) -> frozenset[int]:
+        return frozenset(self._backend.get_added_tokens_decoder())
+
+    @cached_property
+    def _decoding(self) -> str:
+        """The decoder and the pre-tokenizer, as `spelt` reads them."""
+        parts = (self._backend.decoder, self._backend.pre_tokenizer)
+        return "".join(part.__getstate__().decode() for part in parts if part is not None)
 
     @cached_property
     def _byte_values(self) -> dict[int, int]:

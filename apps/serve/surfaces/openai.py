@@ -36,6 +36,7 @@ def usage(counts: Sequence[Counts], n: int = 1) -> dict[str, Any]:
         "total_tokens": n_prompt + n_new,
         "prompt_tokens_details": {"cached_tokens": max((c.n_cached for c in counts), default=0)},
         "completion_tokens_details": {
+            "reasoning_tokens": sum(c.n_reasoning for c in counts),
             "accepted_prediction_tokens": n_accepted,
             "rejected_prediction_tokens": sum(c.n_drafted for c in counts) - n_accepted,
         },

@@ -381,7 +381,7 @@ def token_infos(tokens: Sequence[TokenInfo]) -> Document | None:
         return None
 
     def likely(one: Any) -> dict[str, Any]:
-        return {"token": one.text, "logprob": one.logprob, "bytes": list(one.text.encode())}
+        return {"token": one.text, "logprob": one.logprob, "bytes": list(one.spelling)}
 
     content = [{**likely(t.own), "top_logprobs": [likely(one) for one in t.top]} for t in tokens]
     return {"content": content, "refusal": None}

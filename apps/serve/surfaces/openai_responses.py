@@ -248,7 +248,7 @@ def _usage(counts: Counts) -> dict[str, Any]:
         "input_tokens": counts.n_prompt,
         "input_tokens_details": {"cached_tokens": counts.n_cached, "cache_write_tokens": 0},
         "output_tokens": counts.n_new,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": counts.n_reasoning},
         "total_tokens": counts.n_prompt + counts.n_new,
     }
 
@@ -383,6 +383,9 @@ class ResponsesFramer:
             yield self._event("response.output_text.done", **done, **self._inside)
             part = _part(self._text, self._logprobs)
             yield self._event("response.content_part.done", part=part, **self._inside)
+        elif kind == "reasoning":
+            done = {"text": self._text}
+            yield self._event("response.reasoning_text.done", **done, **self._inside)
         elif kind == "function_call":
             done = {"arguments": self._text, "name": name}
             kind_done = "response.function_call_arguments.done"

@@ -14,7 +14,6 @@ from edgedec.apps.serve.parsing import OutputParser
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}\\"</tool_call>", "b": [{}]}}\n</tool_call>'
 TEXTS = {
     "plain": "Just text, 1 < 2.",
-    "thought": "<think>\nhm <b>\n</think>\n\nSo <think> it is.",
     "call": f"Let me see.{CALL}",
     "calls": f"{CALL}\n{CALL}",
     "cut": '<tool_call>\n{"name": "f", "arguments": {"a": [1, ',
@@ -23,7 +22,7 @@ TEXTS = {
 
 
 def parsed(pieces: list[str], has_calls: bool = True) -> Choice:
-    parser = OutputParser(0, has_calls, None)
+    parser = OutputParser(0, has_calls)
     events: list[Event] = [event for piece in pieces for event in parser.push(piece, [])]
     events += parser.flush()
     return Answer.of(events, 1).choices[0]
@@ -37,7 +36,6 @@ def test_each_part_is_where_it_belongs() -> None:
     arguments = '{"a": "}\\"</tool_call>", "b": [{}]}'
     wanted = {
         "plain": (TEXTS["plain"], "", []),
-        "thought": ("So <think> it is.", "hm <b>\n", []),
         "call": ("Let me see.", "", [("f", arguments)]),
         "calls": ("", "", [("f", arguments)] * 2),
         "cut": ("", "", [("f", '{"a": [1, ')]),
@@ -59,7 +57,7 @@ def test_without_tools_a_call_is_text() -> None:
 
 
 def test_calls_have_ids_of_their_own() -> None:
-    parser = OutputParser(0, True, None)
+    parser = OutputParser(0, True)
     events = [*parser.push(TEXTS["calls"], []), *parser.flush()]
     ids = [event.id for event in events if isinstance(event, CallDelta) and event.id]
     assert len(set(ids)) == 2

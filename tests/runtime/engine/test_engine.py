@@ -97,9 +97,10 @@ def test_json_has_the_documented_keys(make_engine: MakeEngine) -> None:
         make_engine(load_ms=4.0).generate("fox", GenerationConfig(max_new_tokens=3)).to_dict()
     )
     assert list(document) == [
-        "text", "token_ids", "origins", "finish_reason", "n_prompt_tokens", "n_new_tokens",
-        "load_ms", "ttft_ms", "provisional_ms", "tpot_ms", "tokens_per_s", "peak_rss_mb", "method",
-        "lossless", "largest_gap", "stats", "switch",
+        "text", "reasoning", "token_ids", "origins", "finish_reason", "stop_text", "stop_token",
+        "n_prompt_tokens", "n_new_tokens", "n_reasoning_tokens", "load_ms", "ttft_ms",
+        "provisional_ms", "tpot_ms", "tokens_per_s", "peak_rss_mb", "method", "lossless",
+        "largest_gap", "stats", "switch",
     ]  # fmt: skip
     assert document["method"] == "plain"
     assert document["lossless"] is True

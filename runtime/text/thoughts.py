@@ -1,0 +1,233 @@
+"""How models mark their thoughts, and a text cut into thoughts and answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+State = Literal["start", "thought", "text", "header"]
+"""Nothing was written yet; a thought; the answer; the name of the part that follows."""
+
+Kind = Literal["thought", "text", "mark"]
+
+_THOUGHT_PARTS = ("analysis", "thought", "thinking")
+_HARMONY = ("<|channel|>", "<|message|>")
+_PAIRS = (
+    ("<|channel>thought", "<channel|>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("◁think▷", "◁/think▷"),
+)
+_TAG = re.compile(r"</((?:[a-z]+[:_])?(?:think|thinking|thought|reasoning))>")
+_TAIL = 64  # characters of a prompt in which a thought may have begun
+
+
+@dataclass(frozen=True)
+class ThoughtFormat:
+    """How one model marks its thoughts.
+
+    begin, end: around a thought. is_known: the template or the tokenizer names them.
+    header: texts before and behind the name of the part that follows, in place of ``begin``.
+    left_out: further marks that belong to neither thought nor answer.
+    answer: what has to stand before an answer, where that is marked.
+    """
+
+    begin: str = "<think>"
+    end: str = "</think>"
+    is_known: bool = False
+    header: tuple[str, str] | None = None
+    left_out: tuple[str, ...] = ()
+    answer: str = ""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All marks."""
+        return (self.begin, self.end, *(self.header or ()), *self.left_out)
+
+    @property
+    def openings(self) -> Mapping[str, State]:
+        """What an output may begin with, and what follows; without ``answer`` also an answer."""
+        found: dict[str, State] = {self.begin: "thought"}
+        return {**found, self.answer: "text"} if self.answer else found
+
+    @property
+    def before_answer(self) -> str:
+        """What stands between the end of a thought and the answer, if that is marked."""
+        return "".join((*self.left_out[:1], self.answer)) if self.answer else ""
+
+    @property
+    def closing(self) -> str:
+        """What ends a thought before it began."""
+        return f"\n{self.end}\n\n{self.before_answer}"
+
+    def state_after(self, prompt: str) -> State:
+        """Returns where an answer begins behind the text of ``prompt``, marks and all."""
+        tail = prompt[-_TAIL:].rstrip()
+        if tail.endswith(self.begin):
+            return "thought"
+        if tail.endswith(self.end) or (self.answer and tail.endswith(self.answer)):
+            return "text"
+        return "start"
+
+    def marked(self, marks: Mapping[str, str]) -> ThoughtFormat:
+        """Returns the format with special tokens as the characters that ``marks`` says."""
+
+        def of(text: str) -> str:
+            for name, mark in marks.items():
+                text = text.replace(name, mark)
+            return text
+
+        header = None if self.header is None else (of(self.header[0]), of(self.header[1]))
+        left_out = tuple(map(of, self.left_out))
+        begin, end, answer = of(self.begin), of(self.end), of(self.answer)
+        return replace(self, begin=begin, end=end, header=header, left_out=left_out, answer=answer)
+
+
+def find_thought_format(template: str, special_texts: Iterable[str]) -> ThoughtFormat:
+    """Returns how a model marks its thoughts, by its chat template and special tokens.
+
+    Templates need not name the marks; a text that begins with ``<think>`` is a thought anyway.
+    """
+    special = frozenset(special_texts)
+    if special.issuperset(_HARMONY):
+        begin, answer = (f"<|channel|>{name}<|message|>" for name in ("analysis", "final"))
+        between = ("<|start|>assistant",)
+        return ThoughtFormat(begin, "<|end|>", True, _HARMONY, between, answer)
+    if "<|think|>" in template and {"<|think|>", "<|content|>"} <= special:
+        opening = ("<|begin|>assistant", "<|content|>")
+        return ThoughtFormat("<|think|>", "<|end|>", True, None, opening, "<|content|>")
+    for begin, end in _PAIRS:
+        if end in template or (end in special and any(begin.startswith(one) for one in special)):
+            return ThoughtFormat(begin, end, True)
+    if tag := _TAG.search(template):
+        return ThoughtFormat(f"<{tag[1]}>", f"</{tag[1]}>", True)
+    return ThoughtFormat(is_known={"<think>", "</think>"} <= special)
+
+
+class ThoughtSplitter:
+    """Cuts an output into thoughts, answer and marks, whatever pieces it comes in.
+
+    Marks that a special token spells count everywhere; others where a thought may begin or end.
+    Line breaks around marks belong to neither part.
+    """
+
+    def __init__(self, marks: ThoughtFormat, state: State, special: Sequence[str] = ()) -> None:
+        """marks: special tokens in them are characters of ``special``."""
+        self._marks = marks
+        self.state: State = state
+        self._held = ""
+        self._is_fresh = state == "thought"  # line breaks mean nothing here
+        openings = [marks.header[0]] if marks.header else [marks.begin]
+        wanted = [*openings, marks.end, *marks.left_out]
+        self._anywhere = [mark for mark in wanted if any(one in mark for one in special)]
+        self._name = ""
+
+    @property
+    def is_plain(self) -> bool:
+        """All that comes is the answer: nothing is held, and no mark can follow."""
+        return self.state == "text" and not (self._held or self._anywhere or self._is_fresh)
+
+    def push(self, text: str, is_last: bool = False) -> Iterator[tuple[Kind, str]]:
+        """Yields all that is certain, in order: parts of thoughts and answer, and what is left out.
+
+        is_last: nothing follows.
+        """
+        self._held += text
+        before = None
+        while self._held and before != (self.state, self._held):
+            before = self.state, self._held
+            if self._is_fresh:
+                yield from self._blank()
+            yield from self._step(is_last)
+
+    def _step(self, is_last: bool) -> Iterator[tuple[Kind, str]]:
+        if self.state == "start":
+            yield from self._start(is_last)
+        elif self.state == "header":
+            yield from self._header(is_last)
+        elif self.state == "thought":
+            yield from self._until([self._marks.end, *self._anywhere], "thought", is_last)
+        else:
+            yield from self._until(self._anywhere, "text", is_last)
+
+    def _blank(self) -> Iterator[tuple[Kind, str]]:
+        n = len(self._held) - len(self._held.lstrip("\n"))
+        if n:
+            yield "mark", self._take(n)
+        self._is_fresh = not self._held
+
+    def _start(self, is_last: bool) -> Iterator[tuple[Kind, str]]:
+        head = self._held.lstrip()
+        wanted = [self._marks.begin, *self._anywhere]
+        if head.startswith(self._marks.begin) and self._marks.header is None:
+            n = len(self._held) - len(head) + len(self._marks.begin)
+            yield "mark", self._take(n)
+            self.state, self._is_fresh = "thought", True
+        elif any(head.startswith(mark) for mark in self._anywhere):
+            if head != self._held:
+                yield "mark", self._take(len(self._held) - len(head))
+            self.state = "text"
+        elif is_last or not any(mark.startswith(head) for mark in wanted):
+            self.state = "text"
+
+    def _header(self, is_last: bool) -> Iterator[tuple[Kind, str]]:
+        assert self._marks.header is not None
+        closing = self._marks.header[1]
+        found = self._held.find(closing)
+        if found < 0:
+            if is_last:
+                yield "mark", self._take(len(self._held))
+            return
+        name = self._held[:found].split()
+        yield "mark", self._take(found + len(closing))
+        self.state = "thought" if name and name[0] in _THOUGHT_PARTS else "text"
+        self._is_fresh = True
+
+    def _until(
+        self, marks: Sequence[str], kind: Literal["thought", "text"], is_last: bool
+    ) -> Iterator[tuple[Kind, str]]:
+        """Yields text of ``kind`` before the first of ``marks``, and passes that."""
+        places = [(at, -len(mark), mark) for mark in marks if (at := self._held.find(mark)) >= 0]
+        if places:
+            at, _, mark = min(places)
+            yield from self._before(at, kind)
+            yield "mark", self._take(len(mark))
+            self._pass(mark)
+            return
+        n_held = 0 if is_last else max((overlap(self._held, mark) for mark in marks), default=0)
+        n = len(self._held) - n_held
+        if kind == "thought" and not is_last:
+            n = len(self._held[:n].rstrip("\n"))
+        yield from self._before(n, kind, keep=not is_last)
+
+    def _before(
+        self, n: int, kind: Literal["thought", "text"], keep: bool = False
+    ) -> Iterator[tuple[Kind, str]]:
+        text = self._take(n)
+        body = text.rstrip("\n") if kind == "thought" and not keep else text
+        if body:
+            yield kind, body
+        if body != text:
+            yield "mark", text[len(body) :]
+
+    def _pass(self, mark: str) -> None:
+        if self._marks.header is not None and mark == self._marks.header[0]:
+            self.state = "header"
+        elif mark == self._marks.begin:
+            self.state, self._is_fresh = "thought", True
+        elif mark == self._marks.end:
+            self._is_fresh = self._is_fresh or self.state == "thought"
+            self.state = "text"
+
+    def _take(self, n: int) -> str:
+        taken, self._held = self._held[:n], self._held[n:]
+        return taken
+
+
+def overlap(text: str, mark: str) -> int:
+    """Returns the length of the longest end of ``text`` that begins ``mark``."""
+    longest = min(len(text), len(mark) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)

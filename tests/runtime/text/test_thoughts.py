@@ -1,0 +1,183 @@
+"""Thoughts and answers of models that mark them in different ways, however the text is cut."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import tokenizers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgedec.runtime.text.shown_tokens import ShownTokens
+from edgedec.runtime.text.text_stream import TextStream, maker_of_texts
+from edgedec.runtime.text.thoughts import (
+    ThoughtFormat,
+    ThoughtSplitter,
+    find_thought_format,
+)
+from edgedec.runtime.text.tokenizer import Tokenizer
+
+HARMONY = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|constrain|>"]
+SOLAR = ["<|begin|>", "<|think|>", "<|content|>", "<|end|>"]
+FORMATS = {
+    "gpt-oss": (
+        HARMONY,
+        "",
+        "<|channel|>analysis<|message|>User asks.<|end|><|start|>assistant<|channel|>final"
+        "<|message|>Hello there<|return|>",
+        ("User asks.", "Hello there"),
+    ),
+    "gpt-oss, twice": (
+        HARMONY,
+        "",
+        "<|channel|>analysis<|message|>One. <|end|><|start|>assistant<|channel|>commentary"
+        "<|message|>First, <|end|><|start|>assistant<|channel|>analysis<|message|>two.<|end|>"
+        "<|start|>assistant<|channel|>final <|constrain|>json<|message|>{}",
+        ("One. two.", "First, {}"),
+    ),
+    "gpt-oss, at once": (HARMONY, "", "<|channel|>final<|message|>Hi", ("", "Hi")),
+    "gemma 4": (
+        ["<|channel>", "<channel|>"],
+        "",
+        "<|channel>thought\nThe user greets.\n<channel|>Hello!",
+        ("The user greets.", "Hello!"),
+    ),
+    "magistral": (["[THINK]", "[/THINK]"], "", "[THINK]Hm.[/THINK]Hello", ("Hm.", "Hello")),
+    "command-a": (
+        ["<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"],
+        "",
+        "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Hello<|END_RESPONSE|>",
+        ("Hm.", "Hello"),
+    ),
+    "apertus": (
+        ["<|inner_prefix|>", "<|inner_suffix|>"],
+        "",
+        "<|inner_prefix|>Hm.<|inner_suffix|>Hello",
+        ("Hm.", "Hello"),
+    ),
+    "solar": (
+        SOLAR,
+        "{{ '<|think|>' }}",
+        "<|think|>Hm.<|end|><|begin|>assistant<|content|>Hello<|end|>",
+        ("Hm.", "Hello"),
+    ),
+    "qwen3": (
+        [],
+        "{% if '</think>' in content %}",
+        "<think>\nHm.\n\nYes.\n</think>\n\nSo <think> it is.",
+        ("Hm.\n\nYes.", "So <think> it is."),
+    ),
+    "seed-oss": (
+        [],
+        "{{ '</seed:think>' }}",
+        "<seed:think>Hm.</seed:think>Hello",
+        ("Hm.", "Hello"),
+    ),
+    "kimi": ([], "{{ '◁/think▷' }}", "◁think▷Hm.◁/think▷Hello", ("Hm.", "Hello")),
+    "no marks known": ([], "", "<think>Hm.</think>Hello", ("Hm.", "Hello")),
+    "no thought": ([], "", " <thin air", ("", " <thin air")),
+    "cut off": ([], "", "<think>Hm, so\n", ("Hm, so", "")),
+}
+
+
+def made(text: str, special: list[str], template: str) -> tuple[str, str]:
+    """Returns thought and answer of ``text``, in which special tokens are characters."""
+    marks = {name: chr(0x100000 + i) for i, name in enumerate(special)}
+    splitter = ThoughtSplitter(
+        find_thought_format(template, special).marked(marks), "start", tuple(marks.values())
+    )
+    for name, mark in marks.items():
+        text = text.replace(name, mark)
+    return joined(splitter, [text])
+
+
+def joined(splitter: ThoughtSplitter, pieces: list[str]) -> tuple[str, str]:
+    found = [part for piece in pieces for part in splitter.push(piece)]
+    found += splitter.push("", is_last=True)
+    of = {kind: "".join(text for k, text in found if k == kind) for kind in ("thought", "text")}
+    hidden = dict.fromkeys(range(1048576, 1048592), "")
+    return of["thought"].translate(hidden), of["text"].translate(hidden)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_model_marks_thoughts_its_way(name: str) -> None:
+    special, template, text, expected = FORMATS[name]
+    assert made(text, special, template) == expected
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(deadline=None)
+@given(st.data())
+def test_cuts_do_not_matter(name: str, data: st.DataObject) -> None:
+    special, template, text, expected = FORMATS[name]
+    marks = {one: chr(0x100000 + i) for i, one in enumerate(special)}
+    for one, mark in marks.items():
+        text = text.replace(one, mark)
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(text) - 1))))
+    known = find_thought_format(template, special).marked(marks)
+    splitter = ThoughtSplitter(known, "start", tuple(marks.values()))
+    assert joined(splitter, [text[i:j] for i, j in pairwise([0, *cuts, len(text)])]) == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "state"),
+    [
+        ("<|im_start|>assistant\n", "start"),
+        ("<|im_start|>assistant\n<think>\n", "thought"),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", "text"),
+        ("What is <think>?<|im_end|>\n<|im_start|>assistant\n", "start"),
+    ],
+)
+def test_prompts_may_begin_a_thought_or_end_it(prompt: str, state: str) -> None:
+    assert ThoughtFormat().state_after(prompt) == state
+
+
+def with_marks(backend: tokenizers.Tokenizer) -> Tokenizer:
+    backend.add_special_tokens(["[THINK]", "[/THINK]"])
+    return Tokenizer(backend)
+
+
+def pushed(stream: TextStream, ids: list[int]) -> str:
+    text = ""
+    for token in ids:
+        text += stream.push(token)
+        if stream.is_stopped:
+            break
+    return text + stream.flush()
+
+
+@pytest.mark.parametrize(
+    ("stop", "text", "reasoning", "stop_text"),
+    [
+        ([], "the lazy dog", "the quick fox", ""),
+        (["quick"], "the lazy dog", "the quick fox", ""),
+        ([" lazy"], "the", "the quick fox", " lazy"),
+        (["[/THINK]"], "", "the quick fox", "[/THINK]"),
+    ],
+)
+def test_stop_texts_are_of_the_answer(
+    backend: tokenizers.Tokenizer, stop: list[str], text: str, reasoning: str, stop_text: str
+) -> None:
+    tokenizer = with_marks(backend)
+    ids = tokenizer.encode_rendered("[THINK]the quick fox[/THINK]the lazy dog", {})
+    marks = find_thought_format("", tokenizer.special_texts)
+    trace = ShownTokens()
+    stream = maker_of_texts(tokenizer, (), stop, marks, "start")(trace)
+    assert pushed(stream, ids) == text
+    assert (stream.text, stream.reasoning, stream.stop_text) == (text, reasoning, stop_text)
+    assert "".join(one.text for one in trace.shown) == text
+    n_thought = len(tokenizer.encode("the quick fox")) + 2
+    assert stream.n_thought_tokens == n_thought
+    assert all(place >= n_thought for one in trace.shown for place in one.places)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(max_size=40), stop=st.text(max_size=3))
+def test_shown_tokens_join_to_the_text(backend: tokenizers.Tokenizer, text: str, stop: str) -> None:
+    tokenizer = Tokenizer(backend)
+    ids = tokenizer.encode(text)
+    trace = ShownTokens()
+    stream = maker_of_texts(tokenizer, (), [stop] if stop else [], ThoughtFormat(), "text")(trace)
+    assert pushed(stream, ids) == stream.text
+    assert "".join(one.text for one in trace.shown) == stream.text
