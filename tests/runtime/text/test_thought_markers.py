@@ -29,8 +29,9 @@ def messages(opening: str, closing: str) -> list[dict[str, str]]:
 
 
 def with_markers(backend: tokenizers.Tokenizer, *markers: str) -> tokenizers.Tokenizer:
-    backend.add_special_tokens(list(markers))
-    return backend
+    copy = tokenizers.Tokenizer.from_str(backend.to_str())
+    copy.add_special_tokens(list(markers))
+    return copy
 
 
 @pytest.mark.parametrize(("opening", "closing"), PAIRS)

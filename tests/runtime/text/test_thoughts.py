@@ -134,8 +134,9 @@ def test_prompts_may_begin_a_thought_or_end_it(prompt: str, state: str) -> None:
 
 
 def with_marks(backend: tokenizers.Tokenizer) -> Tokenizer:
-    backend.add_special_tokens(["[THINK]", "[/THINK]"])
-    return Tokenizer(backend)
+    copy = tokenizers.Tokenizer.from_str(backend.to_str())
+    copy.add_special_tokens(["[THINK]", "[/THINK]"])
+    return Tokenizer(copy)
 
 
 def pushed(stream: TextStream, ids: list[int]) -> str:
