@@ -210,8 +210,8 @@ def toy_state(tokens: Sequence[int], start: int) -> SessionState:
 
 
 @pytest.fixture(scope="session")
-def backend() -> tokenizers.Tokenizer:
-    """Returns a small byte-level BPE tokenizer with ChatML's special tokens."""
+def trained() -> str:
+    """Returns the file of a small byte-level BPE tokenizer with ChatML's special tokens."""
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -222,12 +222,18 @@ def backend() -> tokenizers.Tokenizer:
         show_progress=False,
     )
     made.train_from_iterator(CORPUS, trainer)
-    return made
+    return str(made.to_str())
 
 
 @pytest.fixture
-def tokenizer(backend: tokenizers.Tokenizer) -> Tokenizer:
-    return Tokenizer(tokenizers.Tokenizer.from_str(backend.to_str()))
+def backend(trained: str) -> tokenizers.Tokenizer:
+    """Returns that tokenizer, to which a test may add tokens."""
+    return tokenizers.Tokenizer.from_str(trained)
+
+
+@pytest.fixture
+def tokenizer(trained: str) -> Tokenizer:
+    return Tokenizer(tokenizers.Tokenizer.from_str(trained))
 
 
 @pytest.fixture

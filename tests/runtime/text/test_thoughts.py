@@ -134,9 +134,8 @@ def test_prompts_may_begin_a_thought_or_end_it(prompt: str, state: str) -> None:
 
 
 def with_marks(backend: tokenizers.Tokenizer) -> Tokenizer:
-    copy = tokenizers.Tokenizer.from_str(backend.to_str())
-    copy.add_special_tokens(["[THINK]", "[/THINK]"])
-    return Tokenizer(copy)
+    backend.add_special_tokens(["[THINK]", "[/THINK]"])
+    return Tokenizer(backend)
 
 
 def pushed(stream: TextStream, ids: list[int]) -> str:
