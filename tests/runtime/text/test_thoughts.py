@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import tokenizers
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.runtime.text.shown_tokens import ShownTokens
@@ -172,10 +172,10 @@ def test_stop_texts_are_of_the_answer(
     assert all(place >= n_thought for one in trace.shown for place in one.places)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None)
 @given(text=st.text(max_size=40), stop=st.text(max_size=3))
-def test_shown_tokens_join_to_the_text(backend: tokenizers.Tokenizer, text: str, stop: str) -> None:
-    tokenizer = Tokenizer(backend)
+def test_shown_tokens_join_to_the_text(trained: str, text: str, stop: str) -> None:
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(trained))
     ids = tokenizer.encode(text)
     trace = ShownTokens()
     stream = maker_of_texts(tokenizer, (), [stop] if stop else [], ThoughtFormat(), "text")(trace)
