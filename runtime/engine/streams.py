@@ -31,7 +31,7 @@ from edgedec.runtime.sequences.session_memory import TARGET
 from edgedec.runtime.text.prompt import Prompt, is_conversation
 from edgedec.runtime.text.shown_tokens import ShownTokens
 from edgedec.runtime.text.text_stream import maker_of_texts
-from edgedec.runtime.text.thoughts import State
+from edgedec.runtime.text.thoughts import State, ThoughtFormat
 
 if TYPE_CHECKING:
     from edgedec.runtime.sampling.alignment import Alignment
@@ -116,7 +116,7 @@ class Streams:
         if thoughts is not None:
             begins = thoughts.state_after(loaded.tokenizer.named(tokens[:n_before][-_N_TAIL:]))
         new_text = maker_of_texts(loaded.tokenizer, before, config.stop, thoughts, begins)
-        strategy, state = self._begin(tokens, config, alignment)
+        strategy, state = self._begin(tokens, config, alignment, thoughts, begins)
         request = Request(
             strategy=strategy,
             started_s=started_s,
@@ -141,12 +141,17 @@ class Streams:
         return stream
 
     def _begin(
-        self, tokens: Sequence[int], config: GenerationConfig, alignment: Alignment | None
+        self,
+        tokens: Sequence[int],
+        config: GenerationConfig,
+        alignment: Alignment | None,
+        thoughts: ThoughtFormat | None,
+        begins: State,
     ) -> tuple[DecodingStrategy, DecodeState]:
         """Returns the method of a request, and the state that its output starts from."""
         own_stops = () if config.ignore_eos else self.loaded.stop_token_ids
         stops = frozenset(own_stops) | frozenset(config.stop_token_ids)
-        mask = self._masks.of(config, stops)
+        mask = self._masks.of(config, stops, thoughts, begins)
         breakers = self._breakers.of(config.sampling)
         with self._scheduler.exclusive():  # what requests share is made when first asked for
             strategy = self._strategy or self._methods.of_request(config)

@@ -12,6 +12,8 @@ from edgedec.runtime.text.tokenizer import Codec
 if TYPE_CHECKING:
     from edgedec.runtime.sampling.grammar import Grammars
     from edgedec.runtime.sampling.prefix_mask import Spellings
+    from edgedec.runtime.sampling.thought_mask import ThoughtTokens
+    from edgedec.runtime.text.thoughts import State, ThoughtFormat
 
 
 class Masks:
@@ -24,9 +26,19 @@ class Masks:
         self._n_ids = n_ids
         self._grammars: Grammars | None = None
         self._spellings: Spellings | None = None
+        self._thought_tokens: dict[ThoughtFormat, ThoughtTokens] = {}
 
-    def of(self, request: GenerationConfig, stop_token_ids: frozenset[int]) -> TokenMask | None:
+    def of(
+        self,
+        request: GenerationConfig,
+        stop_token_ids: frozenset[int],
+        thoughts: ThoughtFormat | None = None,
+        begins: State = "text",
+    ) -> TokenMask | None:
         """Returns the mask that ``request`` asks for, if any.
+
+        thoughts: how the model marks thoughts, which no grammar holds for. begins: where the
+        output begins.
 
         Raises:
             ConfigError: A grammar is broken or cannot be satisfied, or llguidance is missing.
@@ -35,6 +47,8 @@ class Masks:
         if request.prefix or request.constraint is not None:
             with self._lock:
                 mask = self._make(request, stop_token_ids)
+                if thoughts is not None and thoughts.is_known and begins != "text":
+                    mask = self._after_thought(request, mask, stop_token_ids, thoughts, begins)
         if not request.sampling.is_banning:
             return mask
         from edgedec.runtime.sampling.bans import Bans, Both
@@ -42,13 +56,36 @@ class Masks:
         bans = Bans(request.sampling, self._n_ids, stop_token_ids)
         return bans if mask is None else Both(mask, bans)
 
+    def _after_thought(
+        self,
+        request: GenerationConfig,
+        mask: TokenMask | None,
+        stop_token_ids: frozenset[int],
+        thoughts: ThoughtFormat,
+        begins: State,
+    ) -> TokenMask | None:
+        """Returns a mask that begins where the answer does; a prefix begins the whole output."""
+        if mask is None or request.prefix:
+            return mask
+        from edgedec.runtime.sampling.thought_mask import ThoughtMask, ThoughtTokens
+
+        if thoughts not in self._thought_tokens:
+            tokens = ThoughtTokens(self._codec, self._spelt(), thoughts)
+            self._thought_tokens[thoughts] = tokens
+        return ThoughtMask(mask, self._thought_tokens[thoughts], begins, stop_token_ids)
+
+    def _spelt(self) -> Spellings:
+        from edgedec.runtime.sampling.prefix_mask import Spellings
+
+        if self._spellings is None:
+            self._spellings = Spellings(self._codec, self._n_ids)
+        return self._spellings
+
     def _make(self, request: GenerationConfig, stop_token_ids: frozenset[int]) -> TokenMask | None:
         if request.prefix:
-            from edgedec.runtime.sampling.prefix_mask import PrefixMask, Spellings
+            from edgedec.runtime.sampling.prefix_mask import PrefixMask
 
-            if self._spellings is None:
-                self._spellings = Spellings(self._codec, self._n_ids)
-            return PrefixMask(self._spellings, request.prefix)
+            return PrefixMask(self._spelt(), request.prefix)
         if self._grammars is None:
             from edgedec.runtime.sampling.grammar import Grammars
 

@@ -41,6 +41,12 @@ class Spellings:
             row[self._tokens[self._spelt(text[:n])]] = True
         return row
 
+    def beginning_with(self, text: bytes) -> list[int]:
+        """Returns the tokens that begin with ``text``."""
+        start = self._first(lambda spelling: spelling >= text)
+        stop = self._first(lambda spelling: spelling[: len(text)] > text)
+        return [int(token) for token in self._tokens[start:stop]]
+
     def _spelt(self, text: bytes) -> slice:
         """Returns the places of tokens that are spelt ``text``."""
         start = self._first(lambda spelling: spelling >= text)

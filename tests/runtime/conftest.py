@@ -248,7 +248,9 @@ def make_engine(tokenizer: Tokenizer) -> Callable[..., Engine]:
     ) -> Engine:
         model = fields.pop("model", None) or ToyModel(tokenizer.vocab_size, rule)
         chat_template = None if template is None else ChatTemplate(template)
-        encoder = PromptEncoder(tokenizer, chat_template, fields.pop("opening", ()))
+        codec: Tokenizer = fields.pop("codec", tokenizer)
+        opening = fields.pop("opening", ())
+        encoder = fields.pop("encoder", None) or PromptEncoder(codec, chat_template, opening)
         draft: DraftSource | None = fields.pop("draft", None)
         of_drafters = {f.name for f in dataclasses.fields(DrafterParts)} & fields.keys()
         drafters = DrafterParts(
@@ -257,7 +259,7 @@ def make_engine(tokenizer: Tokenizer) -> Callable[..., Engine]:
         )
         masked: MaskedModel | None = fields.pop("masked", None)
         methods = MethodParts(context, model.capabilities.hidden, drafters, draft, masked=masked)
-        return Engine(LoadedModel(model, tokenizer, encoder, methods, **fields))
+        return Engine(LoadedModel(model, codec, encoder, methods, **fields))
 
     return make
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.text.chat_template import ChatTemplate
+from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
+
+from ..conftest import ToyModel
 
 MESSAGES = [{"role": "user", "content": "fox"}]
 TEMPLATE = (
@@ -99,3 +105,64 @@ def test_a_conversation_keeps_thoughts_for_its_template(says: Callable[..., Engi
 def test_templates_find_thoughts_by_any_name(says: Callable[..., Engine], name: str) -> None:
     messages = [{"role": "assistant", "content": "dog", name: "quick"}]
     assert says(SAID).encoder.render(messages) == "(quick) dog"
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"const": 1}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, OPENING])
+@pytest.mark.parametrize("method", ["plain", "lookup", "grammar"])
+def test_a_schema_begins_after_the_thought(
+    says: Callable[..., Engine], template: str, method: str
+) -> None:
+    """The model would go on with other words: the schema lets it think, and no further."""
+    opening = "" if template == OPENING else "<think>"
+    engine = says(f"{opening}quick [1] brown</think>\n\nlazy dog", template)
+    result = engine.generate(MESSAGES, json_schema=SCHEMA, method=method)
+    assert (result.reasoning, json.loads(result.text)) == ("quick [1] brown", {"a": 1})
+    assert result.finish_reason == "stop"
+
+
+def test_a_schema_holds_at_once_where_nothing_is_thought(says: Callable[..., Engine]) -> None:
+    for said, template in [("{lazy", TEMPLATE), (SAID, TEMPLATE + "<think>\n\n</think>\n\n")]:
+        result = says(said, template).generate(MESSAGES, json_schema=SCHEMA)
+        assert (result.reasoning, json.loads(result.text)) == ("", {"a": 1})
+
+
+def test_no_stop_token_ends_a_thought_before_the_schema(says: Callable[..., Engine]) -> None:
+    engine = says("quick", OPENING)
+    result = engine.generate(MESSAGES, json_schema=SCHEMA, max_new_tokens=20)
+    assert (result.text, result.finish_reason) == ("", "length")
+    assert result.n_reasoning_tokens == 20
+
+
+def test_a_schema_is_the_last_channel(make_engine: Callable[..., Engine], trained: str) -> None:
+    """As gpt-oss writes: each part has a name, and the answer is the one called final."""
+    backend = tokenizers.Tokenizer.from_str(trained)
+    backend.add_special_tokens(["<|start|>", "<|channel|>", "<|message|>", "<|end|>"])
+    tokenizer = Tokenizer(backend)
+    said = (
+        "<|channel|>analysis<|message|>quick brown<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>lazy dog"
+    )
+    ids = tokenizer.encode_rendered(said, {})
+    template = ChatTemplate("{{ messages[0].content }}<|start|>assistant")
+    encoder = PromptEncoder(tokenizer, template)
+    n_prompt, end = len(encoder.encode(MESSAGES)), 0  # an end of text
+
+    def rule(tokens: Sequence[int]) -> Any:
+        row = np.zeros(tokenizer.vocab_size, np.float32)
+        row[[*ids, end][min(max(0, len(tokens) - n_prompt), len(ids))]] = 20.0
+        return row
+
+    engine = make_engine(model=ToyModel(tokenizer.vocab_size, rule), codec=tokenizer,
+                         encoder=encoder, stop_token_ids=(end,))  # fmt: skip
+    free = engine.generate(MESSAGES)
+    assert (free.text, free.reasoning) == ("lazy dog", "quick brown")
+    result = engine.generate(MESSAGES, json_schema=SCHEMA)
+    assert (result.reasoning, json.loads(result.text)) == ("quick brown", {"a": 1})
