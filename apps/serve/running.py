@@ -35,6 +35,7 @@ class Run:
         self._ends: asyncio.Queue[Done | ServeError] = asyncio.Queue()
         self._writers: list[Writer] = []
         self._jobs: list[Future[None]] = []
+        self.n_prompt = 0  # tokens
 
     def take(self, orders: Sequence[Order]) -> None:
         """Has the engine check the first answer; the others differ in their seed or prompt alone.
@@ -43,6 +44,7 @@ class Run:
             ServeError: The request makes no sense.
         """
         self._writers = [Writer(self._engine, order, self._tell) for order in orders]
+        self.n_prompt = sum(len(order.prepared.tokens) for order in orders)
         if self._writers:
             self._writers[0].open()
 
@@ -102,9 +104,15 @@ class Runner:
 
     @asynccontextmanager
     async def running(
-        self, engine: Engine, request: CoreRequest, take: Callable[[Event], None]
+        self,
+        engine: Engine,
+        request: CoreRequest,
+        take: Callable[[Event], None],
+        prepared: Callable[[int], None] = lambda n_prompt: None,
     ) -> AsyncIterator[Run]:
-        """Runs ``request`` until the block is left. take: as for `Run`.
+        """Runs ``request`` until the block is left.
+
+        take: as for `Run`. prepared: called with the tokens of the prompts, before any event.
 
         Raises:
             ServeError: The request makes no sense, or does not fit the context.
@@ -112,6 +120,7 @@ class Runner:
         run = Run(engine, take)
         try:
             await finished(asyncio.to_thread(self._prepare, run, engine, request))
+            prepared(run.n_prompt)
             run.begin(self._pool)
             yield run
         finally:

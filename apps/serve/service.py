@@ -56,8 +56,13 @@ class Service:
         self.n_running = 0  # requests that models are answering
 
     @asynccontextmanager
-    async def running(self, asked: Asked, take: Callable[[Event], None]) -> AsyncIterator[Run]:
-        """Runs a request until the block is left. take: as for `Run`."""
+    async def running(
+        self,
+        asked: Asked,
+        take: Callable[[Event], None],
+        prepared: Callable[[int], None] = lambda n_prompt: None,
+    ) -> AsyncIterator[Run]:
+        """Runs a request until the block is left. take, prepared: as for `Runner.running`."""
         record = RECORD.get()
 
         def noting(event: Event) -> None:
@@ -66,7 +71,8 @@ class Service:
 
         offer = self._found(asked.request.model)
         lent = self.shelf.lent(offer, asked.request.keep_alive_s)
-        async with lent as engine, self.runner.running(engine, asked.request, noting) as run:
+        runner = self.runner
+        async with lent as engine, runner.running(engine, asked.request, noting, prepared) as run:
             yield run
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, surface: Surface) -> None:
@@ -171,8 +177,13 @@ class Service:
         def take(event: Event) -> None:
             sender.send_soon(framer.of(event))
 
-        first = b"".join(framer.begin())  # framers count what they make
-        async with self._limited(), self.running(asked, take) as run:
+        first = b""
+
+        def prepared(n_prompt: int) -> None:  # before any event: framers count what they make
+            nonlocal first
+            first = b"".join(framer.begin(n_prompt))
+
+        async with self._limited(), self.running(asked, take, prepared) as run:
             await sender.begin(first)
             await self._count(run)
 

@@ -330,9 +330,14 @@ class MessagesFramer:
         self._kind = ""  # of the block in progress
         self._index = -1
 
-    def begin(self) -> Iterable[bytes]:
+    def begin(self, n_prompt: int) -> Iterable[bytes]:
         """Returns the event that begins the message."""
-        usage = {"input_tokens": 0, "output_tokens": 0}
+        usage = {
+            "input_tokens": n_prompt,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": 0,
+        }
         empty: dict[str, Any] = {
             "content": [],
             "stop_reason": None,

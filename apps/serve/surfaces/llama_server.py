@@ -189,7 +189,7 @@ class CompletionFramer:
         self._model = model
         self._fields = fields
 
-    def begin(self) -> Iterable[bytes]:
+    def begin(self, n_prompt: int) -> Iterable[bytes]:
         """Returns nothing: every event has text."""
         return ()
 

@@ -277,7 +277,7 @@ class LineFramer:
         self._part = part
         self._calls = Choice()
 
-    def begin(self) -> Iterable[bytes]:
+    def begin(self, n_prompt: int) -> Iterable[bytes]:
         """Returns nothing: every line has text."""
         return ()
 

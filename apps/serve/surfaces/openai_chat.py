@@ -390,7 +390,7 @@ def token_infos(tokens: Sequence[TokenInfo]) -> Document | None:
 class ChatFramer(openai.ChunkFramer):
     """Makes the chunks of a streamed answer."""
 
-    def begin(self) -> Iterable[bytes]:
+    def begin(self, n_prompt: int) -> Iterable[bytes]:
         """Returns a chunk for each answer that names whose turn it is."""
         for index in range(self._n):
             yield self._chunk(index, {"role": "assistant", "content": ""})

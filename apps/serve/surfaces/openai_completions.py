@@ -135,7 +135,7 @@ class CompletionFramer(openai.ChunkFramer):
         super().__init__(head, with_usage, n)
         self._n_sent: dict[int, int] = {}  # characters of tokens, by answer
 
-    def begin(self) -> Iterable[bytes]:
+    def begin(self, n_prompt: int) -> Iterable[bytes]:
         """Returns nothing: every chunk has text."""
         return ()
 

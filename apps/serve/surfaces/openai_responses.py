@@ -320,7 +320,7 @@ class ResponsesFramer:
         self._text = ""
         self._logprobs: list[Document] = []  # of the item's text
 
-    def begin(self) -> Iterable[bytes]:
+    def begin(self, n_prompt: int) -> Iterable[bytes]:
         """Returns the events that begin the response."""
         yield self._event("response.created", response=_response(self._head, []))
         yield self._event("response.in_progress", response=_response(self._head, []))

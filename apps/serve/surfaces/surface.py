@@ -24,8 +24,8 @@ def json_bytes(document: Document | Sequence[Any]) -> bytes:
 class Framer(Protocol):
     """Turns the events of one answer into pieces of a streamed response."""
 
-    def begin(self) -> Iterable[bytes]:
-        """Returns what comes before the first event."""
+    def begin(self, n_prompt: int) -> Iterable[bytes]:
+        """Returns what comes before the first event. n_prompt: tokens of the prompt."""
 
     def of(self, event: Event) -> Iterable[bytes]:
         """Returns the pieces of one event."""
