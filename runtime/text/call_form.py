@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from edgedec.models.errors import SessionError
 
 _NAME, _KEY, _VALUE = "sample_function", "sample_key", "sample_value"
+_RESULT = {"role": "tool", "name": _NAME, "tool_call_id": "call00000", "content": "-"}
 _WRONG = ("None", "{'" + _KEY, '\\"' + _KEY)  # null or a mapping as Python writes it; text twice
 
 
@@ -67,23 +69,28 @@ class CallForm:
 
 def find_call_form(render: Callable[[Sequence[Mapping[str, Any]]], str]) -> CallForm:
     """Returns the form in which ``render`` shows a call; the default where it shows none."""
-    for is_text in (False, True):
+    for following, is_text in product(([_RESULT], []), (False, True)):
         form = CallForm(True, True, is_text)
-        takes_null, takes_empty = (_shows(render, form, content) for content in (None, ""))
+        takes_null, takes_empty = (
+            _shows(render, form, content, following) for content in (None, "")
+        )
         if takes_null or takes_empty:
             return CallForm(takes_null, takes_empty, is_text)
     return CallForm()
 
 
 def _shows(
-    render: Callable[[Sequence[Mapping[str, Any]]], str], form: CallForm, content: str | None
+    render: Callable[[Sequence[Mapping[str, Any]]], str],
+    form: CallForm,
+    content: str | None,
+    following: Sequence[Mapping[str, Any]],
 ) -> bool:
-    """Returns whether a call in this form is written whole."""
+    """Returns whether a call in this form is written whole, before the messages ``following``."""
     function = {"name": _NAME, "arguments": {_KEY: _VALUE}}
     call = {"id": "call00000", "type": "function", "function": function}
     answer = form.of({"role": "assistant", "content": content, "tool_calls": [call]})
     try:
-        text = render([{"role": "user", "content": "-"}, answer])
+        text = render([{"role": "user", "content": "-"}, answer, *following])
     except SessionError:
         return False
     has_call = all(word in text for word in (_NAME, _KEY, _VALUE))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from jinja2.meta import find_undeclared_variables
 
@@ -23,6 +23,33 @@ _MAX_CHARACTERS = 1_000_000  # of a template
 _FIXED = frozenset({"messages", "add_generation_prompt", "tools"})  # said by other means
 _THOUGHT_MARKERS = ("<think>", "</think>", "[THINK]", "[/THINK]")
 _FIRST_SUBSTITUTE, _LAST_SUBSTITUTE = 0xF0000, 0xFFFFD  # a private-use plane
+
+
+class HiddenText(str):
+    """A text whose special tokens are hidden, but for tests of what it holds or begins with."""
+
+    _shown: str
+
+    def __new__(cls, hidden: str, shown: str) -> Self:
+        """Returns ``hidden``, which is tested as ``shown`` is."""
+        made = super().__new__(cls, hidden)
+        made._shown = shown
+        return made
+
+    def __contains__(self, text: object) -> bool:
+        return text in self._shown  # type: ignore[operator]
+
+    def startswith(self, *args: Any) -> bool:
+        """Returns whether the shown text begins so."""
+        return self._shown.startswith(*args)
+
+    def endswith(self, *args: Any) -> bool:
+        """Returns whether the shown text ends so."""
+        return self._shown.endswith(*args)
+
+    def strip(self, *args: Any) -> str:
+        """Returns the text without blanks at its ends; tests hold as before."""
+        return HiddenText(super().strip(*args), self._shown.strip(*args))
 
 
 class SpecialTokenEscape:
@@ -70,8 +97,9 @@ class SpecialTokenEscape:
     def hide_message(self, message: Mapping[str, Any], kept: Sequence[str]) -> dict[str, Any]:
         """Returns ``message`` hidden but for its role, and for ``kept`` in an answer's content."""
         hidden = {**self.hide_all(message), "role": message["role"]}
-        if message["role"] == "assistant" and isinstance(message["content"], str):
-            hidden["content"] = self.hide(message["content"], kept)
+        if isinstance(content := message["content"], str):
+            is_answer = message["role"] == "assistant"
+            hidden["content"] = HiddenText(self.hide(content, kept if is_answer else ()), content)
         return hidden
 
     def hide_all(self, value: Any) -> Any:

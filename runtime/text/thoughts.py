@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-State = Literal["start", "thought", "text", "header"]
-"""Nothing was written yet; a thought; the answer; the name of the part that follows."""
+State = Literal["start", "thought", "text", "header", "wrapper"]
+"""Nothing yet; a thought; the answer; the name of a part; what may stand around an answer."""
 
 Kind = Literal["thought", "text", "mark"]
 
@@ -21,6 +21,8 @@ _PAIRS = (
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("◁think▷", "◁/think▷"),
 )
+_WRAPPERS = (("<response>", "</response>"), ("<answer>", "</answer>"))
+_STEPS = ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")
 _TAG = re.compile(r"</((?:[a-z]+[:_])?(?:think|thinking|thought|reasoning))>")
 _TAIL = 64  # characters of a prompt in which a thought may have begun
 
@@ -33,6 +35,7 @@ class ThoughtFormat:
     header: texts before and behind the name of the part that follows, in place of ``begin``.
     left_out: further marks that belong to neither thought nor answer.
     answer: what has to stand before an answer, where that is marked.
+    wrapper: what may stand around an answer behind a thought.
     """
 
     begin: str = "<think>"
@@ -41,6 +44,7 @@ class ThoughtFormat:
     header: tuple[str, str] | None = None
     left_out: tuple[str, ...] = ()
     answer: str = ""
+    wrapper: tuple[str, str] | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -103,7 +107,10 @@ def find_thought_format(template: str, special_texts: Iterable[str]) -> ThoughtF
         if end in template or (end in special and any(begin.startswith(one) for one in special)):
             return ThoughtFormat(begin, end, True)
     if tag := _TAG.search(template):
-        return ThoughtFormat(f"<{tag[1]}>", f"</{tag[1]}>", True)
+        wrapper = next((pair for pair in _WRAPPERS if pair[0] in template), None)
+        return ThoughtFormat(f"<{tag[1]}>", f"</{tag[1]}>", True, wrapper=wrapper)
+    if _STEPS[1] in template:  # Apriel's
+        return ThoughtFormat(*_STEPS, True, wrapper=("", "[END FINAL RESPONSE]"))
     return ThoughtFormat(is_known={"<think>", "</think>"} <= special)
 
 
@@ -123,7 +130,6 @@ class ThoughtSplitter:
         openings = [marks.header[0]] if marks.header else [marks.begin]
         wanted = [*openings, marks.end, *marks.left_out]
         self._anywhere = [mark for mark in wanted if any(one in mark for one in special)]
-        self._name = ""
 
     @property
     def is_plain(self) -> bool:
@@ -146,6 +152,8 @@ class ThoughtSplitter:
     def _step(self, is_last: bool) -> Iterator[tuple[Kind, str]]:
         if self.state == "start":
             yield from self._start(is_last)
+        elif self.state == "wrapper":
+            yield from self._unwrap(is_last)
         elif self.state == "header":
             yield from self._header(is_last)
         elif self.state == "thought":
@@ -186,6 +194,17 @@ class ThoughtSplitter:
         self.state = "thought" if name and name[0] in _THOUGHT_PARTS else "text"
         self._is_fresh = True
 
+    def _unwrap(self, is_last: bool) -> Iterator[tuple[Kind, str]]:
+        """Sees whether the answer is wrapped; its closing mark is left out then."""
+        assert self._marks.wrapper is not None
+        opening, closing = self._marks.wrapper
+        if self._held.startswith(opening):
+            yield "mark", self._take(len(opening))
+            self.state, self._is_fresh = "text", True
+            self._anywhere.append(closing)
+        elif is_last or not opening.startswith(self._held):
+            self.state = "text"
+
     def _until(
         self, marks: Sequence[str], kind: Literal["thought", "text"], is_last: bool
     ) -> Iterator[tuple[Kind, str]]:
@@ -219,8 +238,9 @@ class ThoughtSplitter:
         elif mark == self._marks.begin:
             self.state, self._is_fresh = "thought", True
         elif mark == self._marks.end:
-            self._is_fresh = self._is_fresh or self.state == "thought"
-            self.state = "text"
+            is_over = self.state == "thought"
+            self._is_fresh = self._is_fresh or is_over
+            self.state = "wrapper" if is_over and self._marks.wrapper else "text"
 
     def _take(self, n: int) -> str:
         taken, self._held = self._held[:n], self._held[n:]
