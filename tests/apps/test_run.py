@@ -41,9 +41,10 @@ def test_json_has_the_promised_keys(cli: Cli, smollm2_bundle: Path) -> None:
     assert done.err == ""
     document = done.json
     assert set(document) == {
-        "text", "token_ids", "origins", "finish_reason", "n_prompt_tokens", "n_new_tokens",
-        "load_ms", "ttft_ms", "provisional_ms", "tpot_ms", "tokens_per_s", "peak_rss_mb",
-        "method", "lossless", "largest_gap", "stats", "switch",
+        "text", "reasoning", "token_ids", "origins", "finish_reason", "stop_text", "stop_token",
+        "n_prompt_tokens", "n_new_tokens", "n_reasoning_tokens", "load_ms", "ttft_ms",
+        "provisional_ms", "tpot_ms", "tokens_per_s", "peak_rss_mb", "method", "lossless",
+        "largest_gap", "stats", "switch",
     }  # fmt: skip
     assert {"n_proposed", "n_accepted", "n_rounds", "acceptance_rate"} <= set(document["stats"])
     assert document["n_new_tokens"] == len(document["token_ids"]) == 8
