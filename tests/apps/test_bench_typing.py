@@ -30,10 +30,10 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-from ..runtime.conftest import Row, backend, make_engine, one_hot, tokenizer
+from ..runtime.conftest import Row, backend, make_engine, one_hot, tokenizer, trained
 from .conftest import Cli
 
-__all__ = ["backend", "make_engine", "tokenizer"]
+__all__ = ["backend", "make_engine", "tokenizer", "trained"]
 
 TEXT = "one two three four\nfive six seven eight\nnine ten\n"
 

@@ -19,10 +19,10 @@ from edgedec.apps.eval.scores import calibration_error, flips
 from edgedec.apps.eval.tasks import METRICS
 from edgedec.models.errors import ConfigError
 
-from ..runtime.conftest import backend, make_engine, tokenizer
+from ..runtime.conftest import backend, make_engine, tokenizer, trained
 from .conftest import Cli
 
-__all__ = ["backend", "make_engine", "tokenizer"]  # fixtures
+__all__ = ["backend", "make_engine", "tokenizer", "trained"]  # fixtures
 
 MMLU = {"question": "What is 2 + 2? ", "choices": ["3", "4", "5", "22"], "answer": 1,
         "subject": "elementary_mathematics"}  # fmt: skip

@@ -13,10 +13,10 @@ from edgedec.runtime.methods.method_parts import MethodParts
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-from ..runtime.conftest import ToyModel, backend, make_engine, tokenizer
+from ..runtime.conftest import ToyModel, backend, make_engine, tokenizer, trained
 from .typing_parts import TEXT, knowing
 
-__all__ = ["backend", "engine", "filling", "make_engine", "make_filling", "tokenizer"]
+__all__ = ["backend", "engine", "filling", "make_engine", "make_filling", "tokenizer", "trained"]
 
 FILLING = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 FILE_MARK = "<|file_sep|>"

@@ -22,9 +22,9 @@ from edgedec.runtime.text.tokenizer import Tokenizer  # noqa: E402
 from edgedec.widgets import AutocompleteEdit, Suggester  # noqa: E402
 
 from ..autocomplete.typing_parts import knowing  # noqa: E402
-from ..runtime.conftest import backend, make_engine, tokenizer  # noqa: E402
+from ..runtime.conftest import backend, make_engine, tokenizer, trained  # noqa: E402
 
-__all__ = ["backend", "make_engine", "tokenizer"]
+__all__ = ["backend", "make_engine", "tokenizer", "trained"]
 
 TEXT = "The quick brown fox\njumps over the lazy dog.\nThe quick brown fox\n"
 
