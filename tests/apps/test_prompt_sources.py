@@ -1,4 +1,4 @@
-"""A prompt is the same bytes, whichever way it comes."""
+"""A prompt is the same text, whichever way it comes; a byte order mark is no part of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from edgedec.apps.run.command import read_prompt
 def test_line_ends_stay(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "prompt.txt"
     path.write_bytes(text.encode())
-    assert read_prompt(None, path) == text
+    expected = text.removeprefix("\ufeff")
+    assert read_prompt(None, path) == expected
     piped = SimpleNamespace(buffer=io.BytesIO(text.encode()), isatty=lambda: False)
     monkeypatch.setattr(sys, "stdin", piped)
-    assert read_prompt("-", None) == text
+    assert read_prompt("-", None) == expected

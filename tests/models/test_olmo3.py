@@ -23,7 +23,7 @@ class TestParity(FamilyParity):
         "rope.scaling.type": "linear",
         "rope.scaling.factor": 4.0,
     }
-    REFUSED = {"attention_bias": True, "hidden_act": "gelu"}
+    REFUSED = {"hidden_act": "gelu"}
 
     @classmethod
     def make_model(cls) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from family_parity import SIZES, FamilyParity, Logits, Tensors, transformers
 
-from edgedec import EngineOptions, GenerationConfig, load
+from edgedec import EngineOptions, GenerationConfig, SpeculationConfig, load
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import find_family
 from edgedec.models.fields import Fields
@@ -35,14 +35,20 @@ class TestParity(FamilyParity):
 
     @pytest.mark.parametrize("method", ["auto", "lookup"])
     def test_drafts_change_no_token(self, bundle: Path, method: str) -> None:
-        """Rows of drafts choose experts of their own, and leave those of others alone."""
+        """Rows of drafts choose experts of their own, and leave those of others alone.
+
+        With a stated budget a method drafts whatever a pass costs here.
+        """
+        budget = SpeculationConfig(draft_len=4) if method == "lookup" else SpeculationConfig()
         with load(bundle, EngineOptions(threads=2)) as engine:
             plain, drafted = (
                 engine.generate(
                     "abcabcabcab",
-                    GenerationConfig(max_new_tokens=48, method=name, ignore_eos=True),
+                    GenerationConfig(
+                        max_new_tokens=48, method=name, ignore_eos=True, speculation=speculation
+                    ),
                 )
-                for name in ("plain", method)
+                for name, speculation in (("plain", SpeculationConfig()), (method, budget))
             )
         assert plain.token_ids == drafted.token_ids
         assert drafted.stats.n_accepted > 0 or method == "auto"  # which goes by the clock

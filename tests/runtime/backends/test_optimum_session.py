@@ -10,7 +10,7 @@ import pytest
 from graph_models import open_graph_model
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.config import GenerationConfig, SamplingConfig, SpeculationConfig
 from edgedec.runtime.methods.method_parts import MethodParts
 from edgedec.runtime.methods.methods import Methods
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -89,10 +89,16 @@ def test_drafts_are_chains(gpt2: tuple[Path, Any, Any], method: str, temperature
     graph, config, _ = gpt2
     model = open_graph_model(graph, config, 1)
     sampling = SamplingConfig(temperature=temperature)
-    request = GenerationConfig(max_new_tokens=24, sampling=sampling, ignore_eos=True)
+    is_fixed = method == "lookup"  # drafts whatever a pass costs here
+    request = GenerationConfig(
+        max_new_tokens=24,
+        sampling=sampling,
+        ignore_eos=True,
+        speculation=SpeculationConfig(draft_len=4 if is_fixed else None),
+    )
     prompt = [5, 9, 33, 5, 9, 12, 5, 9, 33, 5, 9]
     plain = generate(TokenSequence(model, 64), prompt, request)
-    strategy = Methods(MethodParts(context=64)).strategy(method)
+    strategy = Methods(MethodParts(context=64)).strategy(method, is_fixed=is_fixed)
     result = generate(TokenSequence(model, 64), prompt, request, strategy)
     assert result.token_ids == plain.token_ids
     assert result.stats.failed_drafters == {}
