@@ -38,37 +38,37 @@ def kept(
     for kind in kinds or ():
         if kind not in KINDS:
             raise typer.BadParameter(f"got {kind}, expected {', '.join(KINDS)}")
-    wanted = [place for place in places() if not kinds or place.kind in kinds]
-    found = [files for place in wanted if (files := find_files(place)) is not None]
+    chosen = [place for place in places() if not kinds or place.kind in kinds]
+    kept_files = [files for place in chosen if (files := find_files(place)) is not None]
     if clear:
-        for files in found:
+        for files in kept_files:
             remove(files)
-        forget(wanted)
+        forget(chosen)
     if json:
-        print_json({"kept": [_row(files) for files in found], "is_removed": clear})
+        print_json({"kept": [_row(files) for files in kept_files], "is_removed": clear})
     else:
-        write_out(_table(found, is_removed=clear))
+        write_out(_table(kept_files, is_removed=clear))
 
 
-def _row(kept_files: KeptFiles) -> dict[str, object]:
+def _row(files: KeptFiles) -> dict[str, object]:
     return {
-        "kind": kept_files.place.kind,
-        "path": str(kept_files.place.path),
-        "n_files": len(kept_files.files),
-        "n_bytes": kept_files.n_bytes,
-        "changed": datetime.fromtimestamp(kept_files.changed_s).isoformat(timespec="seconds"),
+        "kind": files.place.kind,
+        "path": str(files.place.path),
+        "n_files": len(files.files),
+        "n_bytes": files.n_bytes,
+        "changed": datetime.fromtimestamp(files.changed_s).isoformat(timespec="seconds"),
     }
 
 
-def _table(found: list[KeptFiles], is_removed: bool) -> str:
-    if not found:
+def _table(rows: list[KeptFiles], is_removed: bool) -> str:
+    if not rows:
         return "nothing is kept of your texts\n"
     lines = [
-        f"{kept_files.place.kind:<10} {len(kept_files.files):>5} "
-        f"{'file ' if len(kept_files.files) == 1 else 'files'} "
-        f"{bytes_text(kept_files.n_bytes):>9}  "
-        f"{datetime.fromtimestamp(kept_files.changed_s):%Y-%m-%d %H:%M}  {kept_files.place.path}"
-        for kept_files in found
+        f"{files.place.kind:<10} {len(files.files):>5} "
+        f"{'file ' if len(files.files) == 1 else 'files'} "
+        f"{bytes_text(files.n_bytes):>9}  "
+        f"{datetime.fromtimestamp(files.changed_s):%Y-%m-%d %H:%M}  {files.place.path}"
+        for files in rows
     ]
     end = "removed" if is_removed else "`edgedec kept --clear` removes all of it"
     return "\n".join([*lines, end]) + "\n"

@@ -1,4 +1,4 @@
-"""The places where edgedec keeps texts of its user, all of which somebody asked for.
+"""The places where edgedec keeps its user's texts. It keeps them only if asked.
 
 The program's own folders are known. Files that a user named are in a register, by their paths.
 """
@@ -89,10 +89,10 @@ def _register() -> Path:
 def _registered() -> list[Place]:
     try:
         rows = json.loads(_register().read_bytes())
-        found = [Place(row["kind"], Path(row["path"])) for row in rows]
+        registered = [Place(row["kind"], Path(row["path"])) for row in rows]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
-    return [place for place in found if place.kind in KINDS]
+    return [place for place in registered if place.kind in KINDS]
 
 
 def _write(known: list[Place]) -> None:

@@ -19,14 +19,13 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 3600)
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each of them
-
 
 class Metrics:
     """What happened since the server started. Names are llama-server's where it has them."""
 
     def __init__(self, models: Iterable[str]) -> None:
         """models: names of the offered ones; they are reported from the start."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each
         self._registry = CollectorRegistry()
         of_end = ("model", "status")
         self._requests = self._counter("requests_total", "Requests that have ended.", of_end)

@@ -71,7 +71,7 @@ BAN_KEYS = ("no_repeat_ngram_size", "bad_words_ids", "min_new_tokens", "begin_su
 def read_bans(fields: Fields, vocab_size: int) -> dict[str, Any]:
     """Returns what ``fields`` states of `BAN_KEYS`, without what is off.
 
-    Words of which the model of ``vocab_size`` tokens lacks one are left out: they never occur.
+    A word is left out if one of its tokens is not below ``vocab_size``: it never occurs.
 
     Raises:
         CheckpointError: A value is of another kind.

@@ -148,7 +148,7 @@ class DepthAcceptance:
         return min(self._depths[min(depth, LEVELS) - 1].rate, MAX_PROBABILITY)
 
     def observe(self, n_levels: int, n_accepted: int) -> None:
-        """Takes in a draft of ``n_levels`` levels of which the first ``n_accepted`` held."""
+        """Takes in a draft of ``n_levels`` levels. The first ``n_accepted`` were accepted."""
         for at in range(min(n_levels, n_accepted + 1, LEVELS)):
             self._depths[at].forget()
             self._depths[at].observe(1.0, float(at < n_accepted))

@@ -434,8 +434,8 @@ def _decide(made: dict[str, Any], schema: Mapping[str, Any]) -> None:
 def _contain(made: dict[str, Any], schema: Mapping[str, Any]) -> None:
     """Has a choice of places take the place of what an array is to contain.
 
-    The items that are contained stand next to each other. If no more than so many may be
-    contained, the others are those of which it is known that they are not.
+    The contained items stand next to each other. Under `maxContains` all other items are known not
+    to match.
     """
     least, most = made.get("minContains", 1), made.get("maxContains")
     sizes = (least, made.get("minItems", 0), made.get("maxItems", _MOST_PLACES + least))

@@ -324,7 +324,7 @@ def _call_of(identity: str, function: Function) -> dict[str, Any]:
 def content_text(content: str | list[Part] | None, is_earlier: bool = False) -> str:
     """Returns the text of a message's content.
 
-    is_earlier: it is an answer, of which thoughts and what other servers add are left out.
+    is_earlier: It is an answer: thoughts, and what other servers add, are left out.
 
     Raises:
         ServeError: A part is no text.

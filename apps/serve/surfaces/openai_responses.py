@@ -207,7 +207,7 @@ def _message(item: Item) -> dict[str, Any] | None:
 
 
 def _output_text(output: Any) -> str:
-    """Returns what a tool of the client gave: text, parts, of which pictures are named, or JSON."""
+    """Returns the output of a client's tool as text. Pictures are named; other values are JSON."""
     if isinstance(output, str) or output is None:
         return output or ""
     if not isinstance(output, list):
