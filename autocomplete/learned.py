@@ -17,7 +17,7 @@ N_CLASSES = 20
 _PRICE = 4.0
 """Characters that an offer has to be right by to make up for one that is wrong and was read."""
 
-_LEAST_OFFERS = 20.0
+_MIN_OFFERS = 20.0
 """Offers below a threshold, before it is believed that they are not worth it."""
 
 _KEPT = 0.999
@@ -76,7 +76,7 @@ class LearnedOffers:
                 continue
             gain += self._n_characters[i] - _PRICE * self._n_wrong[i]
             n += self._n_right[i] + self._n_wrong[i]
-            if above <= _HIGHEST and gain < best_gain and n >= _LEAST_OFFERS:
+            if above <= _HIGHEST and gain < best_gain and n >= _MIN_OFFERS:
                 best, best_gain = above, gain
         return best
 

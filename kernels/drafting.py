@@ -23,7 +23,7 @@ from edgedec.kernels.row_stats_op import N_TOP
 
 _NODE = struct.Struct("@qdiii4x")  # ``DraftNode`` of src/draft_tree.h
 _ROOM = 64  # nodes that there is room for until more are asked for
-_MOST_KNOWN = 16  # successors that are kept of any tokens, and more
+_MAX_KNOWN = 16  # successors that are kept of any tokens, and more
 _FAULTS = {
     -2: "got no text, or one that goes on another than before; expected all of its tokens",
     -3: "got a verified tree that has a child before its parent, or more nodes than were proposed",
@@ -72,9 +72,9 @@ class Drafter:
 
     def known(self, before: int, last: int) -> dict[int, float]:
         """Returns what was learned of the tokens after two others, with their weights."""
-        tokens, weights = (c_int64 * _MOST_KNOWN)(), (c_double * _MOST_KNOWN)()
+        tokens, weights = (c_int64 * _MAX_KNOWN)(), (c_double * _MAX_KNOWN)()
         n = self._library.edgedec_drafter_known(
-            self.handle, before, last, tokens, weights, _MOST_KNOWN
+            self.handle, before, last, tokens, weights, _MAX_KNOWN
         )
         _check(min(n, 0))
         return dict(zip(tokens[:n], weights[:n], strict=True))

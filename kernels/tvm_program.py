@@ -32,7 +32,7 @@ _BUILTIN = "vm.builtin.alloc_storage"
 """A function that `RUNTIME_NAMES` bring along."""
 
 _CPU, _POOLED = 1, 2
-_MOST_BYTES = 1024
+_MAX_BYTES = 1024
 
 
 class Program:
@@ -165,9 +165,9 @@ def _map(path: Path) -> npt.NDArray[np.uint8]:
 
 
 def _open_nodes(nodes: str, weights: npt.NDArray[np.uint8]) -> int:
-    why = ctypes.create_string_buffer(_MOST_BYTES)
+    why = ctypes.create_string_buffer(_MAX_BYTES)
     handle: int | None = open_library().edgedec_program_open(
-        nodes.encode(), weights.ctypes.data, weights.nbytes, why, _MOST_BYTES
+        nodes.encode(), weights.ctypes.data, weights.nbytes, why, _MAX_BYTES
     )
     if not handle:
         raise RuntimeError(why.value.decode(errors="replace"))

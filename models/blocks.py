@@ -17,7 +17,7 @@ T = TypeVar("T")
 GATE_SLOPE = 1.702
 """What a gate is multiplied by within the sigmoid of `Ops.clamped_experts`."""
 
-LEAST_SQUARE = 1e-5
+MIN_SQUARE = 1e-5
 """See `Ops.match_size`."""
 
 SUPPRESSED = -6e4
@@ -82,7 +82,7 @@ class Ops(Protocol[T]):
     def match_size(self, x: T, like: T) -> T:
         """Returns ``x`` scaled so that its root mean square is that of ``like``.
 
-        Its own counts as `LEAST_SQUARE` at least, squared.
+        Its own counts as `MIN_SQUARE` at least, squared.
         """
         raise UnsupportedModelError(f"{_HERE} has no streams side by side: {_ONLY_HERE}")
 

@@ -23,7 +23,7 @@ GatedNorm = Literal["last", "first", "none"]
 MAX_CONV_SIZE = 64
 """Rows that a convolution may span; published models have 3 or 4."""
 
-LEAST_KEY_SQUARE = 1e-6
+MIN_KEY_SQUARE = 1e-6
 """What the delta rule adds to the sum of squares of a key, before it divides by the root."""
 
 _LANES = 16  # values of a head that the kernels' states hold side by side
@@ -277,7 +277,7 @@ def _heads(own: Recurrence, channels: Array) -> tuple[Array, Array, Array]:
     keys, queries = (x.reshape(shape) for x in (keys, queries))
     if own.kind == "delta":
         keys, queries = (
-            x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + LEAST_KEY_SQUARE)
+            x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + MIN_KEY_SQUARE)
             for x in (keys, queries)
         )
         queries = queries * own.state_size**-0.5

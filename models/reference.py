@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from edgedec.models.blocks import (
     GATE_SLOPE,
-    LEAST_SQUARE,
+    MIN_SQUARE,
     SUPPRESSED,
     Ops,
     mixer_prefix,
@@ -378,7 +378,7 @@ class ReferenceOps(Ops[Array]):
 
     def match_size(self, x: Array, like: Array) -> Array:
         """Returns ``x`` with the root mean square of ``like``."""
-        least = self._dtype(LEAST_SQUARE)
+        least = self._dtype(MIN_SQUARE)
         size = np.sqrt(_mean_square(like)) / np.sqrt(np.maximum(_mean_square(x), least))
         scaled: Array = x * size
         return scaled

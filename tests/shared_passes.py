@@ -13,7 +13,7 @@ from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 
-_MOST_NEW = 300
+_MAX_NEW = 300
 
 
 @dataclass
@@ -88,7 +88,7 @@ def _random_pass(rng: np.random.Generator, sequence: TokenSequence, with_mtp: bo
     """Returns a chunk of a prompt, a row, or a tree, with whatever may be asked of it."""
     room, model = sequence.context - sequence.n_tokens, sequence.model
     kind = rng.choice(["chunk", "row", "tree"], p=[0.3, 0.4, 0.3])
-    size = {"chunk": int(rng.integers(1, _MOST_NEW)), "row": 1, "tree": int(rng.integers(2, 9))}
+    size = {"chunk": int(rng.integers(1, _MAX_NEW)), "row": 1, "tree": int(rng.integers(2, 9))}
     n = min(size[kind], room)
     tokens = tuple(int(token) for token in rng.integers(0, model.n_token_ids, n))
     tree = TokenTree.chain(tokens)

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "site-packages", "__pycache__"}
-_LEAST_LETTERS, _LEAST_PASSAGE = 60, 90
+_MIN_LETTERS, _MIN_PASSAGE = 60, 90
 _UNKNOWN = "<unk>"
 _FRAME = 100  # letters of a prompt around a paragraph, at most
 _HEADING = re.compile(r"^ ?= ([^=].*[^=]) = *$")
@@ -147,7 +147,7 @@ def article_prompts(path: Path, letters: int, rng: random.Random) -> Iterator[tu
             title = _plain(found[1])
         elif not line.startswith(" ="):
             text = _sentences(_plain(line), letters)
-            if len(text) > _LEAST_PASSAGE:
+            if len(text) > _MIN_PASSAGE:
                 yield "summary", rng.choice(_SUM_UP).format(text)
                 yield "passage", rng.choice(_ASK).format(text, title)
 
@@ -174,7 +174,7 @@ def chosen(
     """
     by_kind: dict[str, list[str]] = {kind: [] for kind in SHARES}
     for kind, prompt in dict.fromkeys(found):
-        is_fit = _LEAST_LETTERS * (kind == "code") < len(prompt) <= letters
+        is_fit = _MIN_LETTERS * (kind == "code") < len(prompt) <= letters
         if is_fit and _UNKNOWN not in prompt:
             by_kind[kind].append(prompt)
     whole = sum(share for kind, share in SHARES.items() if by_kind[kind])

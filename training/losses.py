@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-_LEAST = 1e-6
+_MIN = 1e-6
 """Least probability of all other tokens together, so that it has a logarithm."""
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -25,7 +25,7 @@ probabilities [B, T, N], 0 where it is not known, and which rows are text [B, T]
 def cross_entropy(log_q: Tensor, p: Tensor, is_real: Tensor) -> Tensor:
     """Returns the mean of -log q under p, of the known tokens alone; 0 where there are none."""
     real = p * is_real.unsqueeze(-1)
-    return -(real * log_q).sum() / real.sum().clamp(min=_LEAST)
+    return -(real * log_q).sum() / real.sum().clamp(min=_MIN)
 
 
 def forward_kl(log_q: Tensor, p: Tensor, is_real: Tensor) -> Tensor:
@@ -70,8 +70,8 @@ def _whole(log_q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _with_rest(probs: Tensor, known: Tensor) -> Tensor:
-    floor = torch.where(known, _LEAST, 0.0)
-    rest = (1 - probs.sum(-1, keepdim=True)).clamp(min=_LEAST)
+    floor = torch.where(known, _MIN, 0.0)
+    rest = (1 - probs.sum(-1, keepdim=True)).clamp(min=_MIN)
     return torch.cat([torch.maximum(probs, floor), rest], -1)
 
 

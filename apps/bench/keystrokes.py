@@ -14,7 +14,7 @@ MEAN_S, DEVIATION_S = 0.239, 0.112
 """Of the time between keys, over people. Source: Dhakal et al., "Observations on Typing from 136
 Million Keystrokes" (CHI 2018)."""
 
-LEAST_TAKEN = 2
+MIN_TAKEN = 2
 """Characters of a suggestion below which nobody looks for the key that takes it."""
 
 
@@ -64,4 +64,4 @@ def key_times(n: int, seed: int) -> Iterator[float]:
 
 def is_taken(offered: str, rest: str) -> bool:
     """Whether a suggestion is taken by somebody who wants to write ``rest``, for one key press."""
-    return len(offered) >= LEAST_TAKEN and rest.startswith(offered)
+    return len(offered) >= MIN_TAKEN and rest.startswith(offered)

@@ -20,7 +20,7 @@ from edgedec.apps.desktop.document_edit import DocumentEdit
 
 _Flag = QTextDocument.FindFlag
 
-_MOST = 1000
+_MAX = 1000
 """Places that are counted and highlighted."""
 
 _REST_MS = 80
@@ -173,7 +173,7 @@ class FindBar(QWidget):
         """Returns the places of what is looked for: one more than are shown if there are more."""
         wanted, places = self.wanted.text(), list[QTextCursor]()
         found = document.find(wanted, 0, self._flags) if wanted else QTextCursor()
-        while not found.isNull() and len(places) <= _MOST:
+        while not found.isNull() and len(places) <= _MAX:
             places.append(found)
             found = document.find(wanted, found, self._flags)
         return places
@@ -187,7 +187,7 @@ class FindBar(QWidget):
     def _state(self, places: list[QTextCursor], cursor: QTextCursor) -> str:
         if not places:
             return "not found"
-        n = f"{_MOST:,}+" if len(places) > _MOST else f"{len(places):,}"
+        n = f"{_MAX:,}+" if len(places) > _MAX else f"{len(places):,}"
         starts = [place.selectionStart() for place in places]
         if self._is_wanted(cursor.selectedText()) and cursor.selectionStart() in starts:
             return f"{starts.index(cursor.selectionStart()) + 1:,} of {n}"

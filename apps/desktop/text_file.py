@@ -13,7 +13,7 @@ from PySide6.QtCore import QIODevice, QSaveFile
 
 from edgedec.models.errors import EdgedecError
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 """Larger files are refused: the text field lays out every line of a document."""
 
 LONGEST_LINE = 200_000
@@ -76,17 +76,17 @@ def read_text_file(path: Path) -> TextFile:
         if path.exists() and not path.is_file():
             raise DocumentError(f"{path} is not a file: open a text file")
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         if path.parent.is_dir():
             return TextFile("")
         raise DocumentError(f"{path.parent} does not exist: make that folder first") from None
     except OSError as error:
         raise DocumentError(f"cannot open {path}: {error.strerror}") from None
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_BYTES:
         n_bytes = stamp.n_bytes if stamp else len(data)
         raise DocumentError(
-            f"{path} has {n_bytes / 1e6:.0f} MB, expected at most {MOST_BYTES / 1e6:.0f} MB: "
+            f"{path} has {n_bytes / 1e6:.0f} MB, expected at most {MAX_BYTES / 1e6:.0f} MB: "
             "open a part of it"
         )
     return TextFile(_decoded(path, data), data.startswith(codecs.BOM_UTF8), stamp)

@@ -10,7 +10,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.answers import final_number
 from edgedec.runtime.engine.best_of import (
-    MOST_TRIES,
+    MAX_TRIES,
     ByTests,
     Chooser,
     Iterate,
@@ -49,10 +49,10 @@ class Tries:
     temperature: float = 0.8
 
     def __post_init__(self) -> None:
-        is_some = 1 <= self.n <= MOST_TRIES
+        is_some = 1 <= self.n <= MAX_TRIES
         if not is_some or self.temperature <= 0 or self.choose not in _CHOOSERS:
             raise ConfigError(
-                f"{self} makes no sense: n is 1 to {MOST_TRIES}, temperature above 0, choose one "
+                f"{self} makes no sense: n is 1 to {MAX_TRIES}, temperature above 0, choose one "
                 f"of {', '.join(_CHOOSERS)}"
             )
 

@@ -16,7 +16,7 @@ from edgedec.models.errors import EdgedecError
 from edgedec.models.manifest import BundleManifest
 from edgedec.system.device import Device, DeviceState
 
-_MOST_TEXT = 300
+_MAX_TEXT = 300
 
 
 def combined_result(
@@ -71,7 +71,7 @@ def combined_device(devices: Sequence[Mapping[str, Any]]) -> Device:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    return " + ".join(text for text in dict.fromkeys(texts) if text)[:_MOST_TEXT]
+    return " + ".join(text for text in dict.fromkeys(texts) if text)[:_MAX_TEXT]
 
 
 def worst_state(states: Sequence[Mapping[str, Any]]) -> DeviceState:

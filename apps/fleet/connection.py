@@ -23,7 +23,7 @@ from edgedec.models.errors import EdgedecError
 _CONNECT_S, _ALIVE_S, _N_ALIVE = 20.0, 5.0, 3
 """Time to log in; how often a silent host is asked whether it is there, and how often in vain."""
 
-_MOST_LINE = 16 << 20
+_MAX_LINE = 16 << 20
 _MODULE = "edgedec.apps.fleet.worker"
 
 
@@ -175,7 +175,7 @@ class Session:
         assert self._process is not None
         try:
             line = await self._process.stdout.readline()
-            if line.endswith("\n") and len(line) < _MOST_LINE:
+            if line.endswith("\n") and len(line) < _MAX_LINE:
                 answer = json.loads(line)
                 if isinstance(answer, dict):
                     return answer

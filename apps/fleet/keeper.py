@@ -19,10 +19,10 @@ from edgedec.models.errors import EdgedecError
 _AGAIN_S = (2.0, 5.0, 10.0, 20.0)
 """How long to wait before each further try; the last one stands for all that follow."""
 
-_MOST_STARTS = 6
+_MAX_STARTS = 6
 """Workers of a host that may end by themselves before the host is given up."""
 
-_MOST_CLOCK_S = 60.0
+_MAX_CLOCK_S = 60.0
 
 Shipping = Callable[[Mapping[str, Any]], Mapping[str, Shipped]]
 """From what a host says of itself to what it needs, by what tasks call it."""
@@ -64,7 +64,7 @@ class Keeper:
                 reason, is_final = str(error), True
             self.is_tried = True
             is_late = time.monotonic() - self._seen_s > self._asked.patience_s
-            if is_final or is_late or self._n_starts >= _MOST_STARTS:
+            if is_final or is_late or self._n_starts >= _MAX_STARTS:
                 on_lost(self.host.label, reason)
                 return
             note(f"{self.host.label}: {reason}; trying again")
@@ -96,5 +96,5 @@ class Keeper:
         if (problem := problem_of(hello)) is not None:
             raise HostError(problem, is_final=True)
         off_s = hello["clock_s"] - time.time()
-        if is_first and abs(off_s) > _MOST_CLOCK_S:
+        if is_first and abs(off_s) > _MAX_CLOCK_S:
             note(f"{label}: its clock is {off_s:+.0f} s off; results have this machine's time")

@@ -14,7 +14,7 @@ from edgedec.apps.fleet.crew import Crew
 from edgedec.apps.fleet.store import Answer, Task, TaskStore
 from edgedec.apps.fleet.tasks import run_task
 
-_MOST_TRIES = 10
+_MAX_TRIES = 10
 """Workers that a task may fail on; whatever ends so many is the task's own fault."""
 
 OnAnswer = Callable[[Task, Answer], None]
@@ -71,7 +71,7 @@ class _Work:
     def _again(self, task: Task, n_tries: int) -> None:
         """Submits a task that is not any worker's."""
         addresses = self._crew.addresses
-        if n_tries >= _MOST_TRIES:
+        if n_tries >= _MAX_TRIES:
             return
         at = [at for label, at in addresses.items() if task.host in (None, label)]
         if at:

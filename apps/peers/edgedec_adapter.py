@@ -18,7 +18,7 @@ from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.state import SessionState, cut
 from edgedec.runtime.sequences.token_tree import TokenTree
 
-_MOST_COMPUTED = 2048
+_MAX_COMPUTED = 2048
 """Tokens at the beginning of a text whose rows are computed, where no layer has a window."""
 
 
@@ -78,7 +78,7 @@ class Model:
         is_there = list(sequence.tokens[:depth]) == self._ids[:depth]
         if is_there and sequence.rewind(depth) == depth:
             return
-        n_computed = depth if sequence.look_back else min(depth, _MOST_COMPUTED)
+        n_computed = depth if sequence.look_back else min(depth, _MAX_COMPUTED)
         run_passes(feed(sequence, self._ids[:n_computed]))
         if n_computed < depth:
             self._repeat_rows(depth)

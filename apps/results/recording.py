@@ -17,7 +17,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import MANIFEST_NAME, BundleManifest
 from edgedec.system.device import read_device, read_state
 
-_MOST_LABEL = 100
+_MAX_LABEL = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,9 @@ class SaveOptions:
     def __post_init__(self) -> None:
         if self.label is not None and self.save is None:
             raise ConfigError("--label names a device in a result file: add --save PATH")
-        if self.label is not None and not 0 < len(self.label) <= _MOST_LABEL:
+        if self.label is not None and not 0 < len(self.label) <= _MAX_LABEL:
             raise ConfigError(
-                f"--label has {len(self.label)} characters, expected 1 to {_MOST_LABEL}"
+                f"--label has {len(self.label)} characters, expected 1 to {_MAX_LABEL}"
             )
         if self.save is not None and not self.save.absolute().parent.is_dir():
             raise ConfigError(f"cannot write {self.save}: there is no folder {self.save.parent}")

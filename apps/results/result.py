@@ -16,7 +16,7 @@ from edgedec.system.device import Device, DeviceState
 from edgedec.system.files import replacing
 
 FORMAT, VERSION = "edgedec-result", 1
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _SCHEMA = Path(__file__).parent / "schema.json"
 
 Scalar = str | float | bool | None
@@ -150,7 +150,7 @@ def read_result(path: Path) -> Result:
 
 def _read_json(path: Path) -> Any:
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        if path.stat().st_size > _MAX_BYTES:
             raise ConfigError(f"{path} is larger than 64 MB, too large for a result")
         return json.loads(path.read_bytes(), parse_constant=_refuse_constant)
     except OSError as error:

@@ -18,7 +18,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.answers import code_of
 from edgedec.runtime.engine.best_of import (
-    MOST_TRIES,
+    MAX_TRIES,
     BestOf,
     ByTests,
     Chooser,
@@ -59,7 +59,7 @@ class TryOptions:
         typer.Option(
             metavar="N",
             min=1,
-            max=MOST_TRIES,
+            max=MAX_TRIES,
             help="Generate N answers side by side, and print the best (temperature 0.8 unless "
             "given).",
         ),

@@ -30,7 +30,7 @@ from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.stream import Piece, Stream
 from edgedec.runtime.sampling.logprobs import TextLogprob, TokenLogprob
 
-_LEAST = -9999.0
+_MIN = -9999.0
 """Sent in place of log-probabilities below it: JSON has no infinity."""
 
 _REASONS: Mapping[str, EndReason] = {"stop": "stop", "length": "length", "context": "length"}
@@ -155,7 +155,7 @@ class Writer:
     def _infos(self, tokens: Sequence[TextLogprob]) -> list[TokenInfo]:
         return [
             TokenInfo(
-                Likely(one.text, one.token, max(one.logprob, _LEAST), one.spelling),
+                Likely(one.text, one.token, max(one.logprob, _MIN), one.spelling),
                 [self._likely(*top) for top in one.top],
                 one.n_characters,
             )
@@ -169,7 +169,7 @@ class Writer:
         ]
 
     def _likely(self, token: int, logprob: float | None) -> Likely:
-        known = None if logprob is None else max(logprob, _LEAST)
+        known = None if logprob is None else max(logprob, _MIN)
         spelling = self._engine.tokenizer.token_bytes(token)
         return Likely(self._engine.tokenizer.decode([token]), token, known, spelling)
 

@@ -11,8 +11,8 @@ from edgedec.apps.serve.problems import client_errors
 from edgedec.apps.serve.responses import Header
 
 HEADER = b"x-edgedec-loosened"
-_MOST_BYTES = 4096
-_MOST_LOGGED = 10_000
+_MAX_BYTES = 4096
+_MAX_LOGGED = 10_000
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +38,11 @@ class LoosenedNotes:
         notes = await asyncio.to_thread(_notes, prompts)
         for note in notes:
             self._log(note)
-        value = "; ".join(notes).encode()[:_MOST_BYTES]
+        value = "; ".join(notes).encode()[:_MAX_BYTES]
         return [(HEADER, value)] if value else []
 
     def _log(self, note: str) -> None:
-        if note not in self._logged and len(self._logged) < _MOST_LOGGED:
+        if note not in self._logged and len(self._logged) < _MAX_LOGGED:
             self._logged.add(note)
             logger.warning("not enforced of the schema of the tool %s", note)
 

@@ -33,7 +33,7 @@ from edgedec.runtime.opening.options import EngineOptions
 PREFIX_BYTES = 1024
 """First bytes of a body that decide which replica answers, as in `tools/serving/haproxy.cfg`."""
 
-_MOST_PREFIXES = 256
+_MAX_PREFIXES = 256
 """Beginnings that a replica is asked again for."""
 
 
@@ -73,7 +73,7 @@ class Models:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    @serve.multiplexed(max_num_models_per_replica=_MOST_PREFIXES)
+    @serve.multiplexed(max_num_models_per_replica=_MAX_PREFIXES)
     async def knows(self, prefix: str) -> str:
         """Tells Ray that this replica has computed such a beginning."""
         return prefix

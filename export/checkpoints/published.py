@@ -159,7 +159,7 @@ def unapplied_keys(fields: Fields) -> tuple[str, ...]:
     return tuple(found)
 
 
-_MOST = 1e9  # larger numbers are typing errors, and no sampler takes them
+_MAX = 1e9  # larger numbers are typing errors, and no sampler takes them
 
 
 def usable(stated: Mapping[str, float]) -> dict[str, Any]:
@@ -168,12 +168,12 @@ def usable(stated: Mapping[str, float]) -> dict[str, Any]:
     Numbers that no sampler can use count as off as well.
     """
     is_on: dict[str, Callable[[float], bool]] = {
-        "temperature": lambda value: 0 <= value <= _MOST,
-        "top_k": lambda value: 0 < value <= _MOST,
+        "temperature": lambda value: 0 <= value <= _MAX,
+        "top_k": lambda value: 0 < value <= _MAX,
         "top_p": lambda value: 0 < value < 1,
         "min_p": lambda value: 0 < value <= 1,
         "typical_p": lambda value: 0 < value < 1,
-        "repetition_penalty": lambda value: 0 < value <= _MOST,
+        "repetition_penalty": lambda value: 0 < value <= _MAX,
     }
     return {key: value for key, value in stated.items() if is_on[key](value)}
 

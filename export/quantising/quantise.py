@@ -45,7 +45,7 @@ their errors reach the logits without a layer that could absorb them."""
 
 _OF_TOKENS = ("embed_tokens.weight", LAYER_TABLE, "lm_head.weight")
 
-_LEAST_WIDTH = 8
+_MIN_WIDTH = 8
 """Width of a row from which on a scale is worth having."""
 
 _CHUNK_GROUPS = 4096
@@ -98,7 +98,7 @@ class Quantized(EditedCheckpoint):
             )
         self._quantised = TensorStore(scratch)
         shapes = matrices(checkpoint.config).items()
-        self._short = {name for name, (_, width) in shapes if width < _LEAST_WIDTH}
+        self._short = {name for name, (_, width) in shapes if width < _MIN_WIDTH}
 
     @property
     def original(self) -> Checkpoint:

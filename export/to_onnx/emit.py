@@ -32,7 +32,7 @@ from edgedec.export.to_onnx.messages import (
 )
 from edgedec.export.to_onnx.recurrence import DOMAIN, VECTORS, short_conv, state_space
 from edgedec.export.weights_file import rope_names
-from edgedec.models.blocks import GATE_SLOPE, LEAST_SQUARE, SUPPRESSED, Ops, mixer_prefix
+from edgedec.models.blocks import GATE_SLOPE, MIN_SQUARE, SUPPRESSED, Ops, mixer_prefix
 from edgedec.models.config import ModelConfig
 from edgedec.models.distance_bias import DISTANCE_BIAS, distance_buckets
 from edgedec.models.errors import ConfigError
@@ -397,7 +397,7 @@ class PortableEmitter(Ops[str]):
     def match_size(self, x: str, like: str) -> str:
         """Adds the quotient of two root mean squares, and a Mul by it."""
         stem = x.removesuffix(".matmul")
-        least = self._float("size.least", LEAST_SQUARE)
+        least = self._float("size.least", MIN_SQUARE)
         square = self._node("Max", [self._mean_square(x, f"{stem}.square"), least], f"{stem}.least")
         wanted = self._mean_square(like, f"{stem}.wanted")
         quotient = self._node("Div", [wanted, square], f"{stem}.quotient")

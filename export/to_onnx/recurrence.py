@@ -16,7 +16,7 @@ from edgedec.export.to_onnx.make import (
     tensor_of,
 )
 from edgedec.export.to_onnx.messages import FunctionProto, GraphProto, NodeProto, TensorProto
-from edgedec.models.recurrence import LEAST_KEY_SQUARE, Recurrence
+from edgedec.models.recurrence import MIN_KEY_SQUARE, Recurrence
 
 DOMAIN = "edgedec.portable"
 SHORT_CONV, SHORT_CONV_WITH_BIAS = "ShortConv", "ShortConvWithBias"
@@ -139,7 +139,7 @@ def _unit_length(x: str) -> list[NodeProto]:
     return [
         _node("Mul", [x, x], f"{x}.squares"),
         _node("ReduceSum", [f"{x}.squares", "axis.last"], f"{x}.square", keepdims=1),
-        _float(f"{x}.least", LEAST_KEY_SQUARE),
+        _float(f"{x}.least", MIN_KEY_SQUARE),
         _node("Add", [f"{x}.square", f"{x}.least"], f"{x}.bounded"),
         _node("Sqrt", [f"{x}.bounded"], f"{x}.length"),
         _node("Div", [x, f"{x}.length"], f"{x}.unit"),

@@ -10,7 +10,7 @@ MAX_LEVELS = 8
 """Tokens that one round may draft."""
 
 N_OFFSPRING, N_FINALISTS = 6, 2
-_MOST_SWAPS = 3
+_MAX_SWAPS = 3
 _SHARES = (0.15, 0.25, 0.35, 0.45)  # of all sub-layers
 
 SkipKey = tuple[int, ...]
@@ -91,7 +91,7 @@ def search(n_layers: int, accept: Acceptance, costs: StepCosts, seed: int) -> It
 def _mutated(parent: SkipKey, inner: range, rng: random.Random) -> SkipKey:
     """Returns ``parent`` with one to three sub-layers swapped, most often one."""
     left_in = [i for i in inner if i not in parent]
-    n_swaps = min(rng.randint(1, _MOST_SWAPS), rng.randint(1, _MOST_SWAPS), len(parent))
+    n_swaps = min(rng.randint(1, _MAX_SWAPS), rng.randint(1, _MAX_SWAPS), len(parent))
     gone = rng.sample(parent, n_swaps)
     added = rng.sample(left_in, min(n_swaps, len(left_in)))
     return tuple(sorted({*parent, *added} - set(gone[: len(added)])))

@@ -10,7 +10,7 @@ from edgedec.models.errors import BundleError
 from edgedec.models.fields import shown
 from edgedec.models.graph import STATE_PLACE, STATE_WALK, STATES, GraphContract, state_port
 
-_MOST_NAMES = 8  # listed in a message
+_MAX_NAMES = 8  # listed in a message
 
 
 def check_names(graph: Path, what: str, found: Collection[str], stated: Collection[str]) -> None:
@@ -76,5 +76,5 @@ def _shape_text(shape: Sequence[int | str | None]) -> str:
 
 
 def _listed(names: Collection[str]) -> str:
-    more = ", ..." if len(names) > _MOST_NAMES else ""
-    return f"[{', '.join(shown(name) for name in sorted(names)[:_MOST_NAMES])}{more}]"
+    more = ", ..." if len(names) > _MAX_NAMES else ""
+    return f"[{', '.join(shown(name) for name in sorted(names)[:_MAX_NAMES])}{more}]"

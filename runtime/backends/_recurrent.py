@@ -22,7 +22,7 @@ ROWS = f"{TOGETHER}_rows"
 """Name of the rows of recurrent layers in a `SessionState`."""
 
 _FLOAT_BYTES = 4
-_MOST_DRAFTS = 32
+_MAX_DRAFTS = 32
 """Rows of a chain that may be drafts; longer ones are read from a prompt, and stay."""
 
 
@@ -259,5 +259,5 @@ class RecurrentState:
 def _written_node(tree: TokenTree) -> int:
     """Returns the node whose state a pass writes: its last where that will stay, -1 for none."""
     n_nodes = len(tree)
-    is_kept = tree.is_chain and (n_nodes == 1 or n_nodes > _MOST_DRAFTS)
+    is_kept = tree.is_chain and (n_nodes == 1 or n_nodes > _MAX_DRAFTS)
     return n_nodes - 1 if is_kept else -1

@@ -7,10 +7,10 @@ from typing import NamedTuple, Protocol
 
 from edgedec.models.kv_formats import KV_PANEL
 
-_MOST_READ = 3
+_MAX_READ = 3
 """Most runs of a text in slots of others: each slot may be kept for one reader that is left."""
 
-SLOTS_EACH = 1 + _MOST_READ
+SLOTS_EACH = 1 + _MAX_READ
 """Slots for each text, so that there is a free one whenever a text has to move."""
 
 
@@ -157,4 +157,4 @@ def _cut(runs: tuple[Run, ...], n_panels: int, own: int) -> tuple[list[Run], lis
         start = run.stop
     while kept and kept[-1][0].slot == own:
         kept.pop()
-    return [run for run, _ in kept[:_MOST_READ]], kept[_MOST_READ:]
+    return [run for run, _ in kept[:_MAX_READ]], kept[_MAX_READ:]

@@ -23,7 +23,7 @@ from edgedec.runtime.sequences.token_tree import TokenTree
 
 Array = npt.NDArray[Any]
 
-_MOST_LOGITS = max(BUCKETS, key=lambda bucket: bucket.n_logits)
+_MAX_LOGITS = max(BUCKETS, key=lambda bucket: bucket.n_logits)
 
 
 class BucketPart(NamedTuple):
@@ -39,7 +39,7 @@ def parts_of(wanted: Pass) -> Iterator[BucketPart]:
     start, stop = wanted.n_known, len(wanted.tree)
     while start < stop:
         fitting = [bucket for bucket in BUCKETS if bucket.n_rows >= stop - start]
-        for bucket in (*(fitting or BUCKETS[-1:]), _MOST_LOGITS):
+        for bucket in (*(fitting or BUCKETS[-1:]), _MAX_LOGITS):
             tokens = range(start, min(start + bucket.n_rows, stop))
             rows = tuple(row for row in wanted.logit_rows if row in tokens)
             if len(rows) <= bucket.n_logits:

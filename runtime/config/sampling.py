@@ -22,7 +22,7 @@ from edgedec.runtime.config.checks import (
 GREEDY_BELOW = 1e-5
 """Temperatures under this take the likeliest token."""
 
-_MOST = 1e9  # of a temperature or a penalty: sums of them stay within a float64
+_MAX = 1e9  # of a temperature or a penalty: sums of them stay within a float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,17 +89,17 @@ class SamplingConfig:
     begin_suppress_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_number("temperature", self.temperature, 0.0, _MOST, "0 is greedy")
+        check_number("temperature", self.temperature, 0.0, _MAX, "0 is greedy")
         check_count("top_k", self.top_k, 0, "0 keeps every token")
         check_number("top_p", self.top_p, 0.0, 1.0, "1 keeps every token")
         if self.top_p == 0:
             raise ConfigError("top_p is 0, expected above 0; for greedy use temperature 0")
         check_number("min_p", self.min_p, 0.0, 1.0, "0 keeps every token")
-        check_number("repetition_penalty", self.repetition_penalty, 0.0, _MOST, "1 is none")
+        check_number("repetition_penalty", self.repetition_penalty, 0.0, _MAX, "1 is none")
         if self.repetition_penalty == 0:
             raise ConfigError("repetition_penalty is 0, expected above 0; 1 is none")
         for name in ("presence_penalty", "frequency_penalty"):
-            check_number(name, getattr(self, name), -_MOST, _MOST, "0 is none")
+            check_number(name, getattr(self, name), -_MAX, _MAX, "0 is none")
         self._check_newer()
         self._check_bans()
         check_type("logit_bias", self.logit_bias, Mapping, "a mapping of token ids to numbers")
@@ -127,10 +127,10 @@ class SamplingConfig:
         check_number("typical_p", self.typical_p, 0.0, 1.0, "1 keeps every token")
         if self.typical_p == 0:
             raise ConfigError("typical_p is 0, expected above 0; 1 keeps every token")
-        check_number("top_n_sigma", self.top_n_sigma, 0.0, _MOST, "0 keeps every token")
+        check_number("top_n_sigma", self.top_n_sigma, 0.0, _MAX, "0 keeps every token")
         check_number("xtc_probability", self.xtc_probability, 0.0, 1.0, "0 is off")
         check_number("xtc_threshold", self.xtc_threshold, 0.0, 1.0, "above 0.5 nothing is left out")
-        check_number("dry_multiplier", self.dry_multiplier, 0.0, _MOST, "0 is off")
+        check_number("dry_multiplier", self.dry_multiplier, 0.0, _MAX, "0 is off")
         check_number("dry_base", self.dry_base, 1.0, 100.0, "1.75 is usual")
         check_count("dry_allowed_length", self.dry_allowed_length, 1, "2 is usual")
         breakers = checked_texts("dry_sequence_breakers", self.dry_sequence_breakers)
@@ -140,7 +140,7 @@ class SamplingConfig:
             raise ConfigError(f"mirostat is {self.mirostat}, expected 0, 1 or 2")
         check_number("mirostat_tau", self.mirostat_tau, 0.0, 100.0, "bits per token")
         check_number("mirostat_eta", self.mirostat_eta, 0.0, 1.0, "0.1 is usual")
-        check_number("momentum", self.momentum, 0.0, _MOST, "0 is off")
+        check_number("momentum", self.momentum, 0.0, _MAX, "0 is off")
         if self.mirostat and self.is_greedy:
             raise ConfigError(
                 f"mirostat is {self.mirostat} and temperature {self.temperature:g}, which is "

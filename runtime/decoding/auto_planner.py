@@ -63,8 +63,8 @@ GRAMMAR = "grammar"
 """Name of the drafter that has nothing to say without a grammar."""
 
 _COMPANY_RATE = 0.3  # at which the latest pass changes what is expected to share the next one
-_LEAST_COMPANY = 0.1  # texts: with fewer beside it, a text counts as being alone
-_MOST_ROWS = 64  # of others: a pass that reads so much of a prompt says little of others
+_MIN_COMPANY = 0.1  # texts: with fewer beside it, a text counts as being alone
+_MAX_ROWS = 64  # of others: a pass that reads so much of a prompt says little of others
 _PLAIN = Decision(0, 0, 1.0, reason="drafters rest")
 
 
@@ -214,7 +214,7 @@ class AutoPlanning(Planning):
     def _mtp_share(self) -> float:
         """What light heads take of the next pass, in plain steps; 0 where they are not asked."""
         share, worth = self._planner.mtp_share, self._worth.get(MTP)
-        if worth is None or not worth.is_positive or self._ledger.most < 1 + share:
+        if worth is None or not worth.is_positive or self._ledger.allowance < 1 + share:
             return 0.0
         return share
 
@@ -232,7 +232,7 @@ class AutoPlanning(Planning):
         """Whether asking a drafter saves more than it takes, and may be lost."""
         worth = self._worth[name]
         cost = 0.0 if name == MTP else worth.cost
-        return worth.is_positive and 1 + cost <= self._ledger.most
+        return worth.is_positive and 1 + cost <= self._ledger.allowance
 
     def rested(self, rows: Rows) -> None:
         assert self._costs is not None
@@ -250,15 +250,15 @@ class AutoPlanning(Planning):
             self._costs = yield from self._planner.costs.of("target", self._target)
         began_s = self._clock()
         costs = self._own_costs = self._beside.costs(self._costs)
-        most_ms = self._ledger.most * costs.ms(1)
+        max_ms = self._ledger.allowance * costs.ms(1)
         self._asked, self._model = {}, None
         tree = self._ask_free(context, room, costs)
-        draft = verified(tree.nodes, self._trust, costs, 0.0, most_ms, room.n_nodes)
+        draft = verified(tree.nodes, self._trust, costs, 0.0, max_ms, room.n_nodes)
         plan = Levels(0, draft.rate, NOTHING_PAYS)
         if self.team.models:
-            plan = yield from self._plan_model(context, room, costs, draft, most_ms)
+            plan = yield from self._plan_model(context, room, costs, draft, max_ms)
         if self._model is not None:
-            tree, draft = yield from self._ask_model(context, room, costs, plan, tree, most_ms)
+            tree, draft = yield from self._ask_model(context, room, costs, plan, tree, max_ms)
         self._had_mtp = self._mtp_share
         self._proposed = tree
         name = "" if self._model is None else self._model.drafting.name
@@ -316,7 +316,7 @@ class AutoPlanning(Planning):
         return trees[0] if len(trees) == 1 else fuse(trees, budget) if trees else DraftTree()
 
     def _plan_model(
-        self, context: DraftContext, room: Budget, costs: CostTable, draft: Draft, most_ms: float
+        self, context: DraftContext, room: Budget, costs: CostTable, draft: Draft, max_ms: float
     ) -> Passes[Levels]:
         """Returns how deep which model is to draft, which `_model` is then."""
         if self._models is None:
@@ -326,9 +326,9 @@ class AutoPlanning(Planning):
             if model.drafting.is_off:
                 continue
             unread = model.drafting.drafting.unread(context.tokens)
-            plan, held = self._levels(model, unread.n_missing, costs, most_ms, room, best.rate)
+            plan, held = self._levels(model, unread.n_missing, costs, max_ms, room, best.rate)
             if unread.n_predicted:
-                plan, held = self._with_predicted(model, unread, costs, most_ms, room, plan)
+                plan, held = self._with_predicted(model, unread, costs, max_ms, room, plan)
             if plan.n and plan.rate > best.rate:
                 best, self._model, self._held = plan, model, held
             elif not best.n:
@@ -340,19 +340,19 @@ class AutoPlanning(Planning):
         model: _Model,
         n_missing: int,
         costs: CostTable,
-        most_ms: float,
+        max_ms: float,
         room: Budget,
         rate: float,
     ) -> tuple[Levels, DepthAcceptance]:
         n_left, takes = min(room.depth, room.n_nodes), model.takes(n_missing)
-        return levels(model.acceptance, takes, costs, most_ms, n_left, rate), model.acceptance
+        return levels(model.acceptance, takes, costs, max_ms, n_left, rate), model.acceptance
 
     def _with_predicted(
         self,
         model: _Model,
         unread: Unread,
         costs: CostTable,
-        most_ms: float,
+        max_ms: float,
         room: Budget,
         exact: Levels,
     ) -> tuple[Levels, DepthAcceptance]:
@@ -361,10 +361,10 @@ class AutoPlanning(Planning):
         It is where that is permitted, and saves more over what may be left of the text.
         """
         n_left, takes = min(room.depth, room.n_nodes), model.takes(unread.n_missing)
-        known = levels(model.predicted, takes, costs, most_ms, n_left, 1 / costs.ms(1))
+        known = levels(model.predicted, takes, costs, max_ms, n_left, 1 / costs.ms(1))
         read_ms = unread.n_predicted * model.costs.row_ms_of_many
         saved_ms = room.depth * (1 / known.rate - 1 / exact.rate) if exact.n else 0.0
-        if saved_ms > read_ms and read_ms + costs.ms(1) <= most_ms:
+        if saved_ms > read_ms and read_ms + costs.ms(1) <= max_ms:
             model.drafting.drafting.read_exactly()
             return exact, model.acceptance
         return known, model.predicted
@@ -396,7 +396,7 @@ class AutoPlanning(Planning):
         costs: CostTable,
         plan: Levels,
         tree: DraftTree,
-        most_ms: float,
+        max_ms: float,
     ) -> Passes[tuple[DraftTree, Draft]]:
         """Returns what to propose where a model drafts. tree: what the others propose."""
         model = self._model
@@ -405,7 +405,7 @@ class AutoPlanning(Planning):
         row_ms = (costs.ms(8) - costs.ms(1)) / 7
         budget = Budget(
             n_nodes=min(2 * MAX_NODES, room.n_nodes),
-            depth=min(self._deepest(model, costs, plan, most_ms), room.depth),
+            depth=min(self._deepest(model, costs, plan, max_ms), room.depth),
             min_value=0.5 * row_ms * plan.rate,
             min_step_value=min((model.step_ms + row_ms) * plan.rate, 0.95),
             n_step_nodes=2,
@@ -425,12 +425,12 @@ class AutoPlanning(Planning):
             tree = fuse([self._drafted, tree], budget)
         elif len(self._drafted):
             tree = by_value(self._drafted)
-        return tree, verified(tree.nodes, self._trust, costs, ms, most_ms, room.n_nodes)
+        return tree, verified(tree.nodes, self._trust, costs, ms, max_ms, room.n_nodes)
 
-    def _deepest(self, model: _Model, costs: CostTable, plan: Levels, most_ms: float) -> int:
+    def _deepest(self, model: _Model, costs: CostTable, plan: Levels, max_ms: float) -> int:
         """Returns how many levels are permitted: drafts that look sure go beyond the plan."""
         spent_ms = model.takes(0).ms(plan.n) + costs.ms(plan.n + 1)
-        further = (most_ms - spent_ms) / (model.step_ms + costs.ms(2) - costs.ms(1))
+        further = (max_ms - spent_ms) / (model.step_ms + costs.ms(2) - costs.ms(1))
         return max(plan.n, min(plan.n + int(max(further, 0.0)), 2 * plan.n, LEVELS))
 
     def _learn(
@@ -522,12 +522,12 @@ class Beside:
     def observe(self, company: Company, n_emitted: int) -> None:
         """Takes in what shared a pass, and how many tokens the text got from it."""
         self._n_texts += _COMPANY_RATE * (company.n_texts - self._n_texts)
-        self._n_rows += _COMPANY_RATE * (min(company.n_rows, _MOST_ROWS) - self._n_rows)
+        self._n_rows += _COMPANY_RATE * (min(company.n_rows, _MAX_ROWS) - self._n_rows)
         self._n_emitted += _COMPANY_RATE * (n_emitted - self._n_emitted)
 
     def costs(self, table: CostTable) -> CostTable:
         """Returns what passes cost this text. table: what they cost if nobody shares them."""
-        if self._n_texts < _LEAST_COMPANY:
+        if self._n_texts < _MIN_COMPANY:
             return table
         return table.shared(self._n_rows, self._n_texts * self._n_emitted)
 
@@ -536,7 +536,7 @@ class Beside:
 
         plain_ms: its part of a pass in which it drafts nothing.
         """
-        if self._n_texts < _LEAST_COMPANY:
+        if self._n_texts < _MIN_COMPANY:
             return ms
         return max(ms - (table.ms(round(self._n_rows) + 1) - plain_ms), plain_ms / 2)
 

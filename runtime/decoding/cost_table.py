@@ -23,7 +23,7 @@ _OWN_RATE = 0.05  # at which it changes what further rows add to that
 _N_MEASUREMENTS = 3  # runs that measure: the machine's state may have been odd through one
 _STEADY = 1.2  # times the shortest; where no second pass was as short, others were busy
 _GOLDEN_RATIO = 0.6180339887498949  # whose multiples are spread evenly
-_MOST_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
+_MAX_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
 
 
 @dataclass
@@ -85,8 +85,8 @@ class CostTable:
         """
         least, expected = self._sizes[0], self.ms(n_rows)
         self._known_ms.clear()
-        late_ms = _bounded(ms - expected, (_MOST_CHANGE - 1) * expected)
-        shared_ms = _bounded(late_ms, (_MOST_CHANGE - 1) * self.row_ms[least])
+        late_ms = _bounded(ms - expected, (_MAX_CHANGE - 1) * expected)
+        shared_ms = _bounded(late_ms, (_MAX_CHANGE - 1) * self.row_ms[least])
         for size in self._sizes:
             self.row_ms[size] += _COMMON_RATE * shared_ms
         for size, share in self._neighbours(n_rows):

@@ -29,7 +29,7 @@ OVERDRAFT = 0.02
 """Share of plain decoding's time that a request may lose."""
 STAKE = 0.5
 """Plain steps that it may lose besides, from its first token on."""
-MOST_CREDIT = 0.03
+MAX_CREDIT = 0.03
 """Share of plain decoding's time that a request may lose besides, of what earlier ones saved."""
 MEMORY = 0.95
 """What a round leaves of the evidence of those before it."""
@@ -61,10 +61,10 @@ class Ledger:
         self.spent = self.plain = 0.0
 
     @property
-    def most(self) -> float:
+    def allowance(self) -> float:
         """What the next round may take if it brings one token, as plain decoding does."""
         plain = self.plain + 1
-        credit = min(self.credit, MOST_CREDIT * plain)
+        credit = min(self.credit, MAX_CREDIT * plain)
         return (1 + OVERDRAFT) * plain + STAKE + credit - self.spent
 
     def add(self, n_emitted: int, taken: float) -> None:
@@ -214,26 +214,26 @@ def verified(
     trust: dict[str, Evidence],
     costs: CostTable,
     asked_ms: float,
-    most_ms: float,
-    n_most: int,
+    max_ms: float,
+    max_nodes: int,
 ) -> Draft:
     """Returns how many of ``nodes``, which come in the order of their values, to verify.
 
     trust: of what drafters promise, what came true. asked_ms: what the round has cost already.
-    most_ms: that it may cost in all.
+    max_ms: that it may cost in all.
     """
     values: list[float] = []
     expected, best_n, best_rate = 1.0, 0, 1.0 / (asked_ms + costs.ms(1))
     is_limited = False
     rates = {name: evidence.rate for name, evidence in trust.items()} if nodes else {}
-    for n, (_, parent, _, probability, origin) in enumerate(nodes[: min(n_most, MAX_NODES)], 1):
+    for n, (_, parent, _, probability, origin) in enumerate(nodes[: min(max_nodes, MAX_NODES)], 1):
         probability = min(probability * rates.get(origin, 1.0), MAX_PROBABILITY)
         value = probability if parent == ROOT else values[parent] * probability
         values.append(value)
         expected += value
         ms = asked_ms + costs.ms(n + 1)
         if expected > best_rate * ms:
-            if ms > most_ms:
+            if ms > max_ms:
                 is_limited = True
                 break
             best_n, best_rate = n, expected / ms
@@ -271,7 +271,7 @@ def levels(
     acceptance: DepthAcceptance,
     model: ModelCosts,
     costs: CostTable,
-    most_ms: float,
+    max_ms: float,
     n_left: int,
     other_rate: float,
 ) -> Levels:
@@ -292,7 +292,7 @@ def levels(
         if rate <= best.rate:
             continue
         # Reading that left nothing to draft with would be lost.
-        if model.ms(n) + costs.ms(n + 1) + read_ms / 2 > most_ms:
+        if model.ms(n) + costs.ms(n + 1) + read_ms / 2 > max_ms:
             return Levels(best.n, best.rate, IS_LIMIT)
         best = Levels(n, rate, IS_BEST)
     return best

@@ -37,14 +37,14 @@ PROVISIONAL_TOKENS = 8
 N_COMPUTED = 16
 """Last tokens of the prompt, whose rows are computed over the predicted ones before them."""
 
-LEAST_TOKENS = 256
+MIN_TOKENS = 256
 """Tokens still to read below which ``auto`` reads a prompt at once: little could be won."""
 
-MOST_SHARE = 0.65
+MAX_SHARE = 0.65
 """Of the layers, read before the first provisional token: with the maps, that token's own pass and
 the last rows, by count of multiplications, still less than 0.7 of an exact prefill."""
 
-MOST_HIDDEN_BYTES = 512 << 20
+MAX_HIDDEN_BYTES = 512 << 20
 """Hidden states of a prompt that are kept; longer prompts are read at once."""
 
 
@@ -58,11 +58,11 @@ class OwnLayers:
         """Returns how the prompt of ``state`` is answered early; None if reading it is better."""
         mode, predictor = state.config.prefill, self._predictor
         n_left = len(state.tokens) - common_prefix(state.sequence.tokens, state.tokens)
-        if n_left < (LEAST_TOKENS if mode == AUTO else N_SINKS + N_COMPUTED + 1):
+        if n_left < (MIN_TOKENS if mode == AUTO else N_SINKS + N_COMPUTED + 1):
             return None
         if mode == PREDICTED:
             return PredictedPrefill(state, request, predictor)
-        is_large = n_left * 4 * predictor.hidden_size > MOST_HIDDEN_BYTES
+        is_large = n_left * 4 * predictor.hidden_size > MAX_HIDDEN_BYTES
         if is_large or (mode == AUTO and not _pays(state, predictor)):
             return None
         return ProgressivePrefill(state, request, predictor)
@@ -70,7 +70,7 @@ class OwnLayers:
 
 def _pays(state: DecodeState, predictor: KVPredictor) -> bool:
     """Says whether the first token comes soon enough to be worth the provisional ones."""
-    return predictor.depth / state.sequence.model.n_layers <= MOST_SHARE
+    return predictor.depth / state.sequence.model.n_layers <= MAX_SHARE
 
 
 class _EarlyLayers:

@@ -27,7 +27,7 @@ from edgedec.runtime.text.common_prefix import common_prefix
 N_COMPUTED = 32
 """Last tokens before the first draft, whose rows are computed over the predicted ones."""
 
-LEAST_MAPPED = 32
+MIN_MAPPED = 32
 """Fewer tokens are computed like the others."""
 
 ROW_COST = 0.1
@@ -74,7 +74,7 @@ class DraftKVMaps:
         """Takes in what a computed row takes; what a predicted one does is measured once."""
         self._computed_ms = computed_ms
         n_timed = min(_N_TIMED, target.n_exact)
-        if self._predicted_ms is not None or n_timed < LEAST_MAPPED:
+        if self._predicted_ms is not None or n_timed < MIN_MAPPED:
             return
         scratch = TokenSequence(self.pool.model, n_timed)
         try:
@@ -105,7 +105,7 @@ class DraftKVMaps:
             rows = target.snapshot(end, start).kv_rows
             features = plain_kv(rows, self._config, start=start)
             sequence.append_predicted(target.tokens[start:end], self._predictor, features)
-        if n_rows >= LEAST_MAPPED:
+        if n_rows >= MIN_MAPPED:
             self._predicted_ms = 1000 * (self._clock() - started_s) / n_rows
 
 
@@ -169,7 +169,7 @@ class PredictedPasses(DraftPasses):
             return 0
         n_read = min(common_prefix(self._target.tokens, text), self._target.n_exact)
         stop = min(n_read, len(text) - N_COMPUTED)
-        return stop if stop - self._first_mapped(text) >= LEAST_MAPPED else 0
+        return stop if stop - self._first_mapped(text) >= MIN_MAPPED else 0
 
     def _first_mapped(self, text: Sequence[int]) -> int:
         return max(N_SINKS, common_prefix(self.sequence.tokens, text))

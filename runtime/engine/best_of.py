@@ -20,9 +20,9 @@ from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.search.weibull import share_of_high
 from edgedec.runtime.text.prompt import Message, Prompt
 
-MOST_TRIES = 256
+MAX_TRIES = 256
 """At one answer: each is a text with a KV cache of its own while it is written."""
-_LEAST_FITTED = 4
+_MIN_FITTED = 4
 """Different probabilities that two distributions can be told apart by."""
 
 Extract = Callable[[str], str | None]
@@ -136,7 +136,7 @@ class Pruned(Weighted):
     def _kept(self, weights: list[float]) -> list[float]:
         """Returns the weights, 0 for improbable tries."""
         values = np.array([weight for weight in weights if weight > 0])
-        if len(np.unique(values)) < _LEAST_FITTED:
+        if len(np.unique(values)) < _MIN_FITTED:
             return weights
         share = dict(zip(values.tolist(), share_of_high(values).tolist(), strict=True))
         mean = float(values.mean())

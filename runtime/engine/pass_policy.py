@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgedec.runtime.sequences.passes import Pass
 
-MOST_ROWS = 160
+MAX_ROWS = 160
 """Rows of a pass that several sequences share: a chunk of a prompt, and what decodes beside it."""
 
 BESIDE = 8
@@ -34,7 +34,7 @@ class Waiting:
         return not self.is_batch or self.n_passed_over >= PATIENCE
 
 
-def choose(ready: Sequence[Waiting], most_rows: int = MOST_ROWS) -> list[int]:
+def choose(ready: Sequence[Waiting], most_rows: int = MAX_ROWS) -> list[int]:
     """Returns the places of those that share the next pass: the first, and what goes with it.
 
     Urgent ones come first, then batches, each in the order they came. Passes of the first one's

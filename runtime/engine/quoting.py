@@ -12,7 +12,7 @@ from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import check_count, check_progress
 from edgedec.runtime.engine.lending import Lending
 from edgedec.runtime.engine.loaded import LoadedModel
-from edgedec.runtime.search.growing_tree import MOST_NODES
+from edgedec.runtime.search.growing_tree import MAX_NODES
 from edgedec.runtime.search.quote import QuotedSpan, Search, ranked
 from edgedec.runtime.search.spans import Spans, token_ends
 from edgedec.runtime.sequences.passes import Passes
@@ -130,7 +130,7 @@ class _Asking:
             SessionError: The question leaves no room for a text.
         """
         n_around = len(self.prompt("")) + 1
-        most = min(_PART, self._loaded.context - n_around - max(MOST_NODES, self._max_tokens + 1))
+        most = min(_PART, self._loaded.context - n_around - max(MAX_NODES, self._max_tokens + 1))
         if most < 4 * self._max_tokens:
             raise SessionError(
                 f"the question leaves {max(0, most)} tokens of a context of {self._loaded.context} "

@@ -17,7 +17,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import TOKENIZER_NAME, read_manifest
 from edgedec.runtime.decoding.strategy import TARGET
 
-MOST_TOKENS = 1_000_000
+MAX_TOKENS = 1_000_000
 """Of all texts; the oldest go first. 4 bytes each."""
 
 LONGEST = 512
@@ -83,7 +83,7 @@ class ReplayBuffer:
             database.execute(
                 "INSERT INTO texts (tokenizer, tokens) VALUES (?, ?)", (self._tokenizer, kept)
             )
-            database.execute(_TRIM, (MOST_TOKENS * _STORED.itemsize,))
+            database.execute(_TRIM, (MAX_TOKENS * _STORED.itemsize,))
         return True
 
     def texts(self, vocab_size: int) -> list[list[int]]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from edgedec.runtime.decoding.busy_clock import BusyClock
-from edgedec.runtime.engine.pass_policy import MOST_ROWS, Waiting, can_share, choose
+from edgedec.runtime.engine.pass_policy import MAX_ROWS, Waiting, can_share, choose
 from edgedec.runtime.sequences.passes import (
     Pass,
     Passes,
@@ -346,7 +346,7 @@ class Scheduler:
                 if job.wanted is not None
             ]
             sizes = [one.wanted.n_rows for one in ready]
-            most_rows = ready[0].wanted.sequence.times.most_rows(sizes, MOST_ROWS)
+            most_rows = ready[0].wanted.sequence.times.most_rows(sizes, MAX_ROWS)
             chosen = [jobs[i] for i in choose(ready, most_rows)]
             self._ready = [job for job in jobs if job not in chosen]
             for job in self._ready:

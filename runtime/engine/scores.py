@@ -20,7 +20,7 @@ from edgedec.runtime.text.prompt import Prompt
 
 _CHUNK = 32
 """Tokens per pass: a chunk's logits take _CHUNK rows of the vocabulary's width."""
-_MOST_ROWS = 64
+_MAX_ROWS = 64
 """Rows of a pass over several continuations, whose logits take as much each."""
 
 
@@ -79,7 +79,7 @@ def log_probs_after(
     where the graph can run trees.
     """
     yield from caught_up(sequence, prompt[:-1])
-    most = min(_MOST_ROWS, sequence.context - sequence.n_tokens)
+    most = min(_MAX_ROWS, sequence.context - sequence.n_tokens)
     found: list[float] = []
     try:
         while len(found) < len(continuations):

@@ -9,7 +9,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.checks import check_count
 from edgedec.runtime.engine.best_of import (
-    MOST_TRIES,
+    MAX_TRIES,
     BestOf,
     Chooser,
     choose_of,
@@ -35,8 +35,8 @@ def best_of(
     streams.loaded.check_sequential("several tries at an answer")
     chosen_by = find_chooser(chooser)
     check_count("n", n, 1, "the number of tries")
-    if n > MOST_TRIES:
-        raise ConfigError(f"n is {n}, expected at most {MOST_TRIES} tries")
+    if n > MAX_TRIES:
+        raise ConfigError(f"n is {n}, expected at most {MAX_TRIES} tries")
     if isinstance(chosen_by, Planned):
         ids = streams.loaded.encoder.encode(prompt, variables=asked.template_variables)
         is_answer = is_conversation(prompt)

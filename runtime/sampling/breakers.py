@@ -7,7 +7,7 @@ from functools import lru_cache
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.text.tokenizer import Codec
 
-_MOST_KEPT = 8
+_MAX_KEPT = 8
 
 
 class Breakers:
@@ -15,7 +15,7 @@ class Breakers:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._found = lru_cache(maxsize=_MOST_KEPT)(self._find)
+        self._found = lru_cache(maxsize=_MAX_KEPT)(self._find)
 
     def of(self, sampling: SamplingConfig) -> frozenset[int]:
         """Returns the tokens with one of the breakers in their text; none unless DRY is on."""

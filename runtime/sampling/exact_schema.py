@@ -31,15 +31,15 @@ from edgedec.runtime.sampling.schema_ways import (
     ways,
 )
 
-_MOST_EXACT = 2**53
+_MAX_EXACT = 2**53
 """Integers up to here are floats, too."""
-_MOST_FLOAT_DIGITS = 15
-_MOST_STEP = 10**4
-_MOST_STEPS = 10**5
+_MAX_FLOAT_DIGITS = 15
+_MAX_STEP = 10**4
+_MAX_STEPS = 10**5
 """Of a step, and of the common multiple of all steps, trailing zeros aside: with more of them the
 library takes seconds, or minutes, to see that some number fits."""
-_MOST_COEFFICIENT = 2**32
-_MOST_DIGITS = 4000
+_MAX_COEFFICIENT = 2**32
+_MAX_DIGITS = 4000
 _NUMBER_KEYS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _COMMA = ' "," '
@@ -57,8 +57,8 @@ def _refuse_constant(name: str) -> Any:
 
 def _read_decimal(text: str) -> Any:
     number = Decimal(text)
-    if number == number.to_integral_value() and number.adjusted() < _MOST_DIGITS:
-        is_float = abs(number) <= _MOST_EXACT
+    if number == number.to_integral_value() and number.adjusted() < _MAX_DIGITS:
+        is_float = abs(number) <= _MAX_EXACT
         return float(text) if is_float else int(number)
     return float(text) if Decimal(repr(float(text))) == number else number
 
@@ -333,7 +333,7 @@ def _tighter(part: Plain, closed: str, opened: str, sign: int) -> tuple[Fraction
 
 def _near(bounds: Bounds, step: Fraction) -> dict[str, int] | None:
     """Returns bounds that floats hold and that have a multiple of ``step`` between them, if any."""
-    most = _MOST_EXACT - 1
+    most = _MAX_EXACT - 1
     low = -most if bounds.first is None else max(-most, bounds.first)
     high = most if bounds.last is None else min(most, bounds.last)
     between = Bounds(Fraction(low), Fraction(high))
@@ -418,19 +418,19 @@ def _is_long(value: Any) -> bool:
     if isinstance(value, bool):
         return False
     if isinstance(value, int):
-        return abs(value) > _MOST_EXACT
+        return abs(value) > _MAX_EXACT
     if isinstance(value, float):
         _, digits, exponent = Decimal(repr(value)).as_tuple()
         n_digits, n_places = len(digits), -int(exponent)
-        return n_digits - n_places > _MOST_FLOAT_DIGITS or n_places > _MOST_FLOAT_DIGITS
+        return n_digits - n_places > _MAX_FLOAT_DIGITS or n_places > _MAX_FLOAT_DIGITS
     return isinstance(value, Decimal | Fraction)
 
 
 def _is_long_step(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | Fraction):
         return False
-    too_many = exact(value) >= _MOST_COEFFICIENT
-    return _is_long(value) or too_many or _without_zeros(value) > _MOST_STEP
+    too_many = exact(value) >= _MAX_COEFFICIENT
+    return _is_long(value) or too_many or _without_zeros(value) > _MAX_STEP
 
 
 def _without_zeros(step: int | float | Decimal | Fraction) -> int:
@@ -441,7 +441,7 @@ def _without_zeros(step: int | float | Decimal | Fraction) -> int:
 
 def check_steps(schema: Any) -> None:
     """Raises an UnsupportedKeywordError if steps that may meet take the library too long."""
-    if math.lcm(*map(_without_zeros, _steps(schema))) > _MOST_STEPS:
+    if math.lcm(*map(_without_zeros, _steps(schema))) > _MAX_STEPS:
         raise UnsupportedKeywordError("multipleOf: the numbers of the schema have a large multiple")
 
 

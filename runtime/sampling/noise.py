@@ -21,7 +21,7 @@ MAX_GUMBEL = 36.8
 """No value is larger: the largest uniform is ``1 - 2**-53``, whose Gumbel value is 36.74."""
 
 _WORD = (1 << 64) - 1
-_MOST_COARSE = (1 << 32) - 1
+_MAX_COARSE = (1 << 32) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _of_thread = threading.local()
 _SPREAD = np.uint32(0x9E3779B1)
@@ -64,8 +64,8 @@ class Noise:
 
         As `may_reach` of all ids in less than half of its time.
         """
-        rest = min(float(_rest_below(np.float64(gumbel))), _MOST_COARSE)
-        least = (_MOST_COARSE - int(rest)) >> 16 << 16  # the last step leaves the upper half alone
+        rest = min(float(_rest_below(np.float64(gumbel))), _MAX_COARSE)
+        least = (_MAX_COARSE - int(rest)) >> 16 << 16  # the last step leaves the upper half alone
         words = _half_hash(_spread_ids(n_ids), self._key_of(position), _scratch(n_ids))
         return np.flatnonzero(words >= np.uint32(least))
 

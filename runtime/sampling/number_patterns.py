@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-MOST_LISTED = 64
+MAX_LISTED = 64
 """Maximum number of multiples, or of fractions between two integers, that are listed."""
-_MOST_DIGITS = 40
+_MAX_DIGITS = 40
 """Bounds with more digits are clipped to as many, if numbers are left: expressions stay short."""
-_MOST_PLACES = 400
+_MAX_PLACES = 400
 """Digits behind the point that are looked at for a number between two bounds."""
 
 
@@ -83,9 +83,9 @@ def multiples(bounds: Bounds, step: Fraction) -> Iterator[Fraction]:
     start = max(0, low) if low is not None else 0
     start = min(start, high) if high is not None else start
     n_found = 0
-    for i in range(2 * MOST_LISTED + 2):
+    for i in range(2 * MAX_LISTED + 2):
         away = (i + 1) // 2 if i % 2 else -(i // 2)
-        if n_found < MOST_LISTED and bounds.holds((start + away) * step):
+        if n_found < MAX_LISTED and bounds.holds((start + away) * step):
             n_found += 1
             yield (start + away) * step
 
@@ -109,17 +109,17 @@ def _between(bounds: Bounds) -> Iterator[Fraction]:
     """Yields some fractions between bounds that have no integer between them."""
     if bounds.low is None or bounds.high is None:
         return
-    for n_places in range(_MOST_PLACES):
+    for n_places in range(_MAX_PLACES):
         scale = 10**n_places
         first, last = math.ceil(bounds.low * scale), math.floor(bounds.high * scale)
-        values = [Fraction(n, scale) for n in range(first, min(last + 1, first + MOST_LISTED + 2))]
+        values = [Fraction(n, scale) for n in range(first, min(last + 1, first + MAX_LISTED + 2))]
         if values := [value for value in values if bounds.holds(value)]:
-            yield from values[:MOST_LISTED]
+            yield from values[:MAX_LISTED]
             return
 
 
 def _clipped(first: int | None, last: int | None) -> tuple[int | None, int | None]:
-    most = 10**_MOST_DIGITS
+    most = 10**_MAX_DIGITS
     low = -most if first is not None and first < -most and (last is None or last > -most) else first
     high = most if last is not None and last > most and (first is None or first < most) else last
     return low, high

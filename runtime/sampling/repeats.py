@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
 
-MOST = 128
+MAX = 128
 """Longest match that is counted. Units: tokens."""
 
 _ROOM = 1024
@@ -39,7 +39,7 @@ class Repeats:
         """Takes back the latest `add`."""
         self._n -= 1
 
-    def following(self, most: int = MOST) -> tuple[Ids, Ids]:
+    def following(self, most: int = MAX) -> tuple[Ids, Ids]:
         """Returns the tokens that earlier followed the text's end, and the longest match of each.
 
         A match of n: the last n tokens of the text stand before the token, too. Matches are counted

@@ -31,7 +31,7 @@ Ids = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]  # a logits row: float32 as it came, float64 once edited
 
 _XTC = 1 << 32  # purpose of a coin, which no sibling of a tree has
-_MOST_PENALTY = 1e9  # as of other penalties, so that sums stay within a float64
+_MAX_PENALTY = 1e9  # as of other penalties, so that sums stay within a float64
 _N_MOMENTUM = 5  # likeliest tokens that momentum chooses among
 _LONGEST_LOOP = 5  # repeated tokens beyond which momentum resists no more
 _HEAD = 1024  # likeliest tokens looked at before a whole row is
@@ -187,7 +187,7 @@ def _penalize_repeats(values: Float64, config: SamplingConfig, repeats: Repeats)
     long = extra >= 0
     with np.errstate(over="ignore"):
         penalty = config.dry_multiplier * config.dry_base ** extra[long].astype(np.float64)
-    values[tokens[long]] -= np.minimum(penalty, _MOST_PENALTY)
+    values[tokens[long]] -= np.minimum(penalty, _MAX_PENALTY)
 
 
 def _with_momentum(values: Float64, config: SamplingConfig, history: History) -> Float64:

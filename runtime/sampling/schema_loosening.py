@@ -22,7 +22,7 @@ from edgedec.runtime.sampling.schema_grammar import (
 from edgedec.runtime.sampling.schema_narrowing import narrowed
 from edgedec.runtime.sampling.schema_refutations import TYPES
 
-_MOST_DEPTH = 64
+_MAX_DEPTH = 64
 _UNENFORCED = frozenset({
     "not", "if", "then", "else", "dependentSchemas", "dependentRequired", "dependencies",
     "propertyNames", "uniqueItems", "contains", "minContains", "maxContains",
@@ -90,7 +90,7 @@ class _Dropping:
         """Returns ``schema`` without keywords whose values make no sense."""
         if isinstance(schema, bool):
             return schema
-        if not isinstance(schema, Mapping) or depth > _MOST_DEPTH:
+        if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             self._note("schema", place)
             return True
         made = dict(schema)
@@ -103,7 +103,7 @@ class _Dropping:
 
     def of(self, schema: Any, place: str, depth: int = 0) -> Any:
         """Returns ``schema`` without the keywords that are never enforced."""
-        if not isinstance(schema, Mapping) or depth > _MOST_DEPTH:
+        if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return schema
         made = dict(schema)
         for keyword in [key for key in schema if key in _UNENFORCED]:
@@ -122,7 +122,7 @@ class _Dropping:
 
     def without(self, keyword: str, schema: Any, place: str = "", depth: int = 0) -> Any:
         """Returns ``schema`` without one keyword; a choice of one becomes a choice of any."""
-        if not isinstance(schema, Mapping) or depth > _MOST_DEPTH:
+        if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return schema
         made = dict(schema)
         if keyword in made:

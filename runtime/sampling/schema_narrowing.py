@@ -31,16 +31,16 @@ _MAPS = ("properties", "patternProperties", "definitions", "$defs", "dependentSc
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "unevaluatedProperties",
            "unevaluatedItems", "contains", "if", "then", "else")  # fmt: skip
-_MOST_DEPTH = 64
-_MOST_REFS = 32
-_MOST_BRANCHES = 100
-_MOST_CONDITIONS = 8
+_MAX_DEPTH = 64
+_MAX_REFS = 32
+_MAX_BRANCHES = 100
+_MAX_CONDITIONS = 8
 """Of one branch: as many branches have as many each, which the library has to multiply out."""
-_MOST_STEPS = 20_000
+_MAX_STEPS = 20_000
 """Schemas that are looked at to tell branches apart: references may go round in circles."""
-_MOST_UNIQUE = 4
+_MAX_UNIQUE = 4
 """Maximum number of values for which all arrays without repetition are listed."""
-_MOST_PLACES = 8
+_MAX_PLACES = 8
 """Places of an array at which the first item that is contained may be."""
 _LITERAL = re.compile(r"\^([\w \-]+)\$")
 
@@ -96,11 +96,11 @@ class _Facts:
 class _Narrowing:
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._n_left = _MOST_STEPS
+        self._n_left = _MAX_STEPS
 
     def of(self, schema: Schema, depth: int) -> Schema:
         """Returns a schema, narrowed with all that is in it."""
-        if not isinstance(schema, Mapping) or depth > _MOST_DEPTH:
+        if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return schema
         made = dict(schema)
         for key in _MAPS:
@@ -114,7 +114,7 @@ class _Narrowing:
                 made[key] = self.of(inner, depth + 1)
         if isinstance(made.get("format"), str) and made["format"] not in FORMATS:
             del made["format"]
-        if isinstance(schema.get("oneOf"), list) and len(schema["oneOf"]) <= _MOST_BRANCHES:
+        if isinstance(schema.get("oneOf"), list) and len(schema["oneOf"]) <= _MAX_BRANCHES:
             self._choose_one(schema, made)
         _write_counts(made)
         _drop_idle(made)
@@ -163,7 +163,7 @@ class _Narrowing:
                 found.append({"anyOf": [{"required": [name]} for name in names]})
             else:
                 return None
-        return found if len(found) <= _MOST_CONDITIONS else None
+        return found if len(found) <= _MAX_CONDITIONS else None
 
     def _differing_property(self, a: _Facts, b: _Facts) -> str | None:
         """Returns a property whose values are surely never of both, if objects have one."""
@@ -187,7 +187,7 @@ class _Narrowing:
         for one, other in ((a, b), (b, a)):
             if one.values is not None and not any(other.may_hold(v) for v in one.values):
                 return True
-        if depth > _MOST_DEPTH or not self._may_go_on():
+        if depth > _MAX_DEPTH or not self._may_go_on():
             return False
         for one, other in ((a, b), (b, a)):
             for choice in one.choices:
@@ -214,7 +214,7 @@ class _Narrowing:
         """Returns what is surely so of the values of a schema."""
         if schema is False:
             return _Facts(frozenset())
-        if not isinstance(schema, Mapping) or n_refs > _MOST_REFS or not self._may_go_on():
+        if not isinstance(schema, Mapping) or n_refs > _MAX_REFS or not self._may_go_on():
             return _Facts()
         if "$ref" in schema:  # of early drafts nothing beside it counts
             return self.facts(self._referred(schema["$ref"]), n_refs + 1)
@@ -250,7 +250,7 @@ def _own_names(own: _Facts, other: _Facts) -> list[str]:
     """Returns the first closed set of names that has none in common with another, else nothing."""
     for names in own.closed:
         if names and any(not names & others for others in other.closed):
-            return sorted(names)[:_MOST_CONDITIONS]
+            return sorted(names)[:_MAX_CONDITIONS]
     return []
 
 
@@ -363,7 +363,7 @@ def _pattern_of(names: Mapping[str, Any]) -> str | None:
 
 def without_patterns(schema: Schema, is_known: Callable[[str], bool], depth: int = 0) -> Schema:
     """Returns ``schema`` without the expressions that are not known, which lets more values by."""
-    if depth > _MOST_DEPTH:
+    if depth > _MAX_DEPTH:
         return schema
     if isinstance(schema, list):
         return [without_patterns(one, is_known, depth + 1) for one in schema]
@@ -438,15 +438,15 @@ def _contain(made: dict[str, Any], schema: Mapping[str, Any]) -> None:
     to match.
     """
     least, most = made.get("minContains", 1), made.get("maxContains")
-    sizes = (least, made.get("minItems", 0), made.get("maxItems", _MOST_PLACES + least))
+    sizes = (least, made.get("minItems", 0), made.get("maxItems", _MAX_PLACES + least))
     if "contains" not in made or not all(isinstance(n, int) for n in (*sizes, most or 0)):
         return
-    if isinstance(made.get("items", True), list) or not 0 <= least <= _MOST_PLACES:
+    if isinstance(made.get("items", True), list) or not 0 <= least <= _MAX_PLACES:
         return
     others: list[Schema] = [True]
     if most is not None and most < sizes[2] + (0 if "maxItems" in made else 1):
         others = refutations(schema.get("contains"))
-    counts = [least] if others == [True] else range(least, min(most or 0, _MOST_PLACES) + 1)
+    counts = [least] if others == [True] else range(least, min(most or 0, _MAX_PLACES) + 1)
     if not others:
         return
     wanted = made.pop("contains")
@@ -456,7 +456,7 @@ def _contain(made: dict[str, Any], schema: Mapping[str, Any]) -> None:
     ways = [
         {"prefixItems": [other] * n + [wanted] * count, "items": other, "minItems": n + count}
         for count in counts
-        for n in range(_MOST_PLACES)
+        for n in range(_MAX_PLACES)
         if n + count <= sizes[2]
     ]
     _add(made, {"anyOf": ways} if ways else False)
@@ -481,7 +481,7 @@ _UNIQUE_KEYS = {"type", "items", "minItems", "maxItems", "uniqueItems", "title",
 def _list_arrays(made: dict[str, Any], values: Sequence[Any]) -> None:
     different = [v for i, v in enumerate(values) if not any(_is_same(v, w) for w in values[:i])]
     least, most = made.get("minItems", 0), made.get("maxItems", len(different))
-    if len(different) > _MOST_UNIQUE or not (isinstance(least, int) and isinstance(most, int)):
+    if len(different) > _MAX_UNIQUE or not (isinstance(least, int) and isinstance(most, int)):
         return
     sizes = range(least, min(most, len(different)) + 1)
     for key in ("type", "items", "minItems", "maxItems", "uniqueItems"):

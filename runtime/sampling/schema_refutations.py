@@ -12,9 +12,9 @@ Schema = Any
 TYPES = frozenset({"null", "boolean", "object", "array", "integer", "number", "string"})
 
 _NUMBERS = frozenset({"integer", "number"})
-_MOST_DEPTH = 8
-_MOST_VALUES = 16
-_MOST_WAYS = 32
+_MAX_DEPTH = 8
+_MAX_VALUES = 16
+_MAX_WAYS = 32
 
 
 def refutations(schema: Schema, depth: int = 0) -> list[Schema]:
@@ -24,7 +24,7 @@ def refutations(schema: Schema, depth: int = 0) -> list[Schema]:
     """
     if schema is False:
         return [True]
-    if not isinstance(schema, Mapping) or depth > _MOST_DEPTH:
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return []
     found: list[Schema] = []
     if "const" in schema:
@@ -45,7 +45,7 @@ def refutations(schema: Schema, depth: int = 0) -> list[Schema]:
     if isinstance(parts := schema.get("allOf"), list):
         for part in parts:
             found += refutations(part, depth + 1)
-    return found if len(found) <= _MOST_WAYS else []
+    return found if len(found) <= _MAX_WAYS else []
 
 
 def _object(properties: dict[str, Schema]) -> dict[str, Schema]:
@@ -62,7 +62,7 @@ def _of_other_types(types: Any) -> list[Schema]:
 
 def _others_than(values: Sequence[Any]) -> list[Schema]:
     """Returns what allows all values but these, which are few; of arrays and objects none."""
-    if len(values) > _MOST_VALUES:
+    if len(values) > _MAX_VALUES:
         return []
     texts = [one for one in values if isinstance(one, str)]
     numbers = [one for one in values if isinstance(one, int | float) and not _is_truth(one)]

@@ -16,8 +16,8 @@ from typing import Any
 Plain = dict[str, Any]
 """A schema without ``$ref``, ``allOf``, ``anyOf`` and ``const``."""
 
-_MOST_WAYS = 200
-_MOST_DEPTH = 32
+_MAX_WAYS = 200
+_MAX_DEPTH = 32
 ANNOTATIONS = frozenset({
     "$anchor", "$comment", "$defs", "$id", "$schema", "contentEncoding", "contentMediaType",
     "default", "definitions", "deprecated", "description", "examples", "id", "readOnly", "title",
@@ -60,8 +60,8 @@ def ways(schema: Any, referred: Callable[[str], Any], depth: int = 0) -> list[Pl
     """
     if isinstance(schema, bool):
         return [{}] if schema else []
-    if not isinstance(schema, Mapping) or depth > _MOST_DEPTH:
-        raise refuse("$ref" if depth > _MOST_DEPTH else "schema")
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+        raise refuse("$ref" if depth > _MAX_DEPTH else "schema")
     choices = [[_own(schema)]]
     if "$ref" in schema:
         choices.append(ways(referred(schema["$ref"]), referred, depth + 1))
@@ -73,7 +73,7 @@ def ways(schema: Any, referred: Callable[[str], Any], depth: int = 0) -> list[Pl
             if key == "oneOf" and len(options) > 1:
                 raise refuse(key)
             choices.append([way for one in options for way in ways(one, referred, depth + 1)])
-    if math.prod(map(len, choices)) > _MOST_WAYS:
+    if math.prod(map(len, choices)) > _MAX_WAYS:
         raise refuse("anyOf")
     merged = [_all_merged(chosen) for chosen in product(*choices)]
     return [one for one in merged if one.get("enum") != []]

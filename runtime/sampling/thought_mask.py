@@ -13,7 +13,7 @@ from edgedec.runtime.sampling.token_mask import Allowed, TokenMask
 from edgedec.runtime.text.thoughts import State, ThoughtFormat, overlap
 from edgedec.runtime.text.tokenizer import Codec
 
-_MOST_BREAKS = 2  # line breaks between a thought and an answer
+_MAX_BREAKS = 2  # line breaks between a thought and an answer
 
 
 class ThoughtTokens:
@@ -40,7 +40,7 @@ class ThoughtTokens:
         self.breaks = {
             token: len(spelling)
             for token, spelling in spellings.of.items()
-            if spelling.strip(b"\n") == b"" and len(spelling) <= _MOST_BREAKS
+            if spelling.strip(b"\n") == b"" and len(spelling) <= _MAX_BREAKS
         }
 
     def after(self, tail: str, token: int) -> tuple[str, int]:
@@ -63,7 +63,7 @@ class ThoughtTokens:
             return
         for token in self._spellings.beginning_with(rest):
             excess = self._spellings.of[token][len(rest) :]
-            if excess.strip(b"\n") or len(excess) > _MOST_BREAKS:
+            if excess.strip(b"\n") or len(excess) > _MAX_BREAKS:
                 yield token
 
     def _text(self, token: int) -> str:
@@ -152,7 +152,7 @@ class ThoughtMask:
         if place.state == "opening":
             return self._row_of_opening(place)
         breaks = self._tokens.breaks.items()
-        return self._with_answer({t for t, n in breaks if n + place.n_breaks <= _MOST_BREAKS})
+        return self._with_answer({t for t, n in breaks if n + place.n_breaks <= _MAX_BREAKS})
 
     def _after(self, place: _Place, token: int) -> _Place:
         """Returns the place behind ``token``."""

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.checks import check_count, check_number
-from edgedec.runtime.search.growing_tree import MOST_NODES, GrowingTree, Node
+from edgedec.runtime.search.growing_tree import MAX_NODES, GrowingTree, Node
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.sequence import TokenSequence
 
-MOST_BEAMS = 64
+MAX_BEAMS = 64
 """Rows of one pass."""
 
 Float64 = npt.NDArray[np.float64]
@@ -49,10 +49,10 @@ class BeamConfig:
         check_count("max_new_tokens", self.max_new_tokens, 1, "the most tokens of a text")
         check_number("diversity", self.diversity, 0, 100, "0.2 to 0.8 is usual")
         check_number("length_penalty", self.length_penalty, -10, 10, "1 is the average per token")
-        if self.n_beams > MOST_BEAMS or self.n_beams % self.n_groups:
+        if self.n_beams > MAX_BEAMS or self.n_beams % self.n_groups:
             raise ConfigError(
                 f"n_beams is {self.n_beams} in {self.n_groups} groups, expected a multiple "
-                f"of the groups, at most {MOST_BEAMS}"
+                f"of the groups, at most {MAX_BEAMS}"
             )
 
 
@@ -149,7 +149,7 @@ def beam_search(
     root = _Beam(anchor, None, 0.0, 0.0)
     size = config.n_beams // config.n_groups
     groups = [_Group(root, size, config, stops) for _ in range(config.n_groups)]
-    most = min(MOST_NODES, sequence.context - n_before)
+    most = min(MAX_NODES, sequence.context - n_before)
     tree = GrowingTree(sequence, most, is_narrowing=True)
     try:
         while alive := [group for group in groups if not group.is_done]:

@@ -8,7 +8,7 @@ from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 
-MOST_NODES = 256
+MAX_NODES = 256
 """Nodes that one tree may grow to before it is begun anew with what is still of use."""
 
 

@@ -18,7 +18,7 @@ from itertools import count
 
 import numpy as np
 
-from edgedec.runtime.search.growing_tree import MOST_NODES, GrowingTree, Node
+from edgedec.runtime.search.growing_tree import MAX_NODES, GrowingTree, Node
 from edgedec.runtime.search.spans import Spans, SpanSet
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.rows import Float32
@@ -29,7 +29,7 @@ _WIDTH = 16
 
 _GUESS = math.log(0.8)
 """How likely it is that a span goes on, if it could in one way only."""
-_MOST_GUESSED = 4
+_MAX_GUESSED = 4
 """Ways to go on, of which one may be computed before it is known how likely it is."""
 
 
@@ -81,7 +81,7 @@ class Search:
         room = sequence.context - sequence.n_tokens
         can_branch = sequence.model.capabilities.trees
         width = max(1, min(_WIDTH, (room - 1) // self.spans.max_tokens)) if can_branch else 1
-        tree = GrowingTree(sequence, min(MOST_NODES, room) if can_branch else 0)
+        tree = GrowingTree(sequence, min(MAX_NODES, room) if can_branch else 0)
         ready = _Queue([_Place(self.spans.root, anchor, None, 0.0)])
         try:
             while ready.best > self.threshold:
@@ -120,7 +120,7 @@ class Search:
     def _guess(self, place: _Place) -> Iterable[_Place]:
         """Returns what is likely to follow a place that is about to be computed."""
         ids, which = self.spans.followers(place.spans)
-        if len(ids) > _MOST_GUESSED:
+        if len(ids) > _MAX_GUESSED:
             return ()
         bound = place.bound + _GUESS - math.log(max(1, len(ids)))
         place.children = {

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from edgedec.runtime.search.growing_tree import Node
 
-_MOST_STEPS = 4096
+_MAX_STEPS = 4096
 """Places that are looked at until a beginning is found that is not completed yet."""
 
 
@@ -78,7 +78,7 @@ class TokenPlan:
         Beginnings that are under way are not returned again.
         """
         blocked: set[Beginning] = set()
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             if (place := self._select(blocked)) is None:
                 return None
             if place.completion is not None:

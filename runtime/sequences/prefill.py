@@ -20,7 +20,7 @@ from edgedec.runtime.text.common_prefix import common_prefix
 PREFILL_CHUNK = 128
 """Most tokens per pass: enough to keep the kernels busy."""
 
-_LEAST_CHUNK = LONG_PASS
+_MIN_CHUNK = LONG_PASS
 
 PASS_MS = 250.0
 """What a pass should take at most, so that it can be cancelled within a moment."""
@@ -180,7 +180,7 @@ def _next_chunk(
         with_logits=with_logits and is_last,
         with_mtp=with_mtp and is_last,
     )
-    if len(chunk) >= _LEAST_CHUNK:  # one pass that something else disturbed counts for little
+    if len(chunk) >= _MIN_CHUNK:  # one pass that something else disturbed counts for little
         row_ms = rows.ms / len(chunk)
         sequence.row_ms = min(row_ms, 1.2 * sequence.row_ms) if sequence.row_ms else row_ms
     sequence.commit(range(len(chunk)))
@@ -195,6 +195,6 @@ def _chunk_size(sequence: TokenSequence, pass_ms: float) -> int:
     bound_ms = sequence.times.bound_ms(sequence)
     row_ms = sequence.row_ms or sequence.times.row_ms()
     if not row_ms:
-        return _LEAST_CHUNK if math.isfinite(bound_ms) else PREFILL_CHUNK
-    n_fitting = int(min(pass_ms, bound_ms) / row_ms) // _LEAST_CHUNK * _LEAST_CHUNK
-    return min(PREFILL_CHUNK, max(_LEAST_CHUNK, n_fitting))
+        return _MIN_CHUNK if math.isfinite(bound_ms) else PREFILL_CHUNK
+    n_fitting = int(min(pass_ms, bound_ms) / row_ms) // _MIN_CHUNK * _MIN_CHUNK
+    return min(PREFILL_CHUNK, max(_MIN_CHUNK, n_fitting))

@@ -13,7 +13,7 @@ CHECKPOINT_TOKENS = 128
 CHECKPOINT_BYTES = 64 << 20
 """Most bytes that the checkpoints of one text take, if these suffice for two."""
 
-_MOST, _FEWEST = 64, 2
+_MAX, _FEWEST = 64, 2
 
 
 class Checkpoints(Generic[T]):
@@ -22,7 +22,7 @@ class Checkpoints(Generic[T]):
     def __init__(self, nbytes: int) -> None:
         """Makes an empty list. nbytes: of one checkpoint."""
         self.nbytes_each = nbytes
-        self._most = min(_MOST, max(_FEWEST, CHECKPOINT_BYTES // max(1, nbytes)))
+        self._most = min(_MAX, max(_FEWEST, CHECKPOINT_BYTES // max(1, nbytes)))
         self._tokens: list[int] = []
         self._states: list[T] = []
 

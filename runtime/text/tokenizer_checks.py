@@ -12,7 +12,7 @@ import tokenizers
 
 from edgedec.system.streams import HeldStderr
 
-_MOST_GROWTH = 100
+_MAX_GROWTH = 100
 _LOCK = threading.RLock()
 
 
@@ -45,7 +45,7 @@ def panics_as(error: type[Exception]) -> Iterator[None]:
 def check_growth(backend: tokenizers.Tokenizer) -> None:
     """Raises a ValueError unless what is made of a text is of its own size, about."""
     for part in (backend.normalizer, backend.decoder):
-        if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > _MOST_GROWTH:
+        if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > _MAX_GROWTH:
             raise ValueError(f"its {part.__class__.__name__} may make texts {growth} times as long")
 
 

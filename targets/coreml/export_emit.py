@@ -48,7 +48,7 @@ MASKED = -3.0e4
 KEYS, VALUES = "keys", "values"
 """Names of the state."""
 
-_LEAST_SIZE = 1e-4
+_MIN_SIZE = 1e-4
 """Rows smaller than that are no longer scaled up to be normed."""
 
 
@@ -149,7 +149,7 @@ class MilEmitter(Ops[Var]):
     def rms_norm(self, x: Var, weight: str) -> Var:
         """Norms rows that were divided by their largest number: squares stay within float16."""
         size = Builder.reduce_max(x=Builder.abs(x=x), axes=[-1], keep_dims=True)
-        size = Builder.maximum(x=size, y=np.float16(_LEAST_SIZE))
+        size = Builder.maximum(x=size, y=np.float16(_MIN_SIZE))
         scaled = Builder.real_div(x=x, y=size)
         mean = Builder.reduce_mean(x=Builder.mul(x=scaled, y=scaled), axes=[-1], keep_dims=True)
         least = Builder.real_div(x=np.float16(math.sqrt(self._config.rms_norm_eps)), y=size)

@@ -303,7 +303,7 @@ def test_a_lesser_build_of_a_peer_is_marked() -> None:
 def test_rows_of_many_tokens_are_copies(
     small_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edgedec_adapter, "_MOST_COMPUTED", 32)
+    monkeypatch.setattr(edgedec_adapter, "_MAX_COMPUTED", 32)
     ids = [int(i) for i in np.random.default_rng(0).integers(0, 49_000, 101)]
     engine = load(small_bundle, EngineOptions(context=128, threads=1))
     with engine:

@@ -41,7 +41,7 @@ def test_only_its_owner_reads_it(buffer: ReplayBuffer) -> None:
 
 @pytest.mark.slow
 def test_the_oldest_go_first(buffer: ReplayBuffer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_buffer, "MOST_TOKENS", 100)
+    monkeypatch.setattr(replay_buffer, "MAX_TOKENS", 100)
     sizes = []
     for i in range(200):
         buffer.add([i] * 30, (PLAIN, PLAIN))

@@ -231,7 +231,7 @@ def test_a_killed_fit_goes_on_where_it_ended(
     bundle = copied(trained, tmp_path)
     config = read_manifest(bundle).target.config
     monkeypatch.setattr(kv_progress, "_SAVE_S", 0.0)
-    monkeypatch.setattr(kv_progress, "_LEAST_READING", 0)
+    monkeypatch.setattr(kv_progress, "_MIN_READING", 0)
     with edgedec.load(bundle) as engine:
         windows = list(corpus_windows([CORPUS], engine.tokenizer.encode, 2500))
         whole = fit(engine.new_sequence(), config, 20, Reading(windows))

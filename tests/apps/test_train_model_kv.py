@@ -130,7 +130,7 @@ def test_a_killed_fit_goes_on_where_it_ended(
     trained: Path, corpus: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv_progress, "_SAVE_S", 0.0)
-    monkeypatch.setattr(kv_progress, "_LEAST_READING", 0)
+    monkeypatch.setattr(kv_progress, "_MIN_READING", 0)
     bundle = Path(shutil.copytree(trained, tmp_path / "b.edgedec"))
     job = KVJob(bundle, (corpus,), 3000, None)
     whole = read_manifest(bundle).auxiliary[kind]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 Float64 = npt.NDArray[np.float64]
-LEAST_EXPECTED = 5.0
+MIN_EXPECTED = 5.0
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ def fit(counts: Float64, probs: Float64) -> Fit:
     expected = probs * counts.sum()
     order = np.argsort(-expected, kind="stable")
     counts, expected = counts[order], expected[order]
-    n_large = int((expected >= LEAST_EXPECTED).sum())
-    if n_large < len(expected) and expected[n_large:].sum() < LEAST_EXPECTED:
+    n_large = int((expected >= MIN_EXPECTED).sum())
+    if n_large < len(expected) and expected[n_large:].sum() < MIN_EXPECTED:
         n_large -= 1
     starts = range(min(n_large + 1, len(expected)))
     observed = np.add.reduceat(counts, starts)

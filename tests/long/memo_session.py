@@ -18,7 +18,7 @@ from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.state import KVRows
 from edgedec.runtime.sequences.token_tree import TokenTree
 
-MOST_ROWS = 4000
+MAX_ROWS = 4000
 """Rows remembered, 0.2 MB each of SmolLM2's."""
 
 _CHECKED_EVERY = 50
@@ -102,7 +102,7 @@ class MemoModel:
         for text in asked:
             self._known.move_to_end(text)
         rows = [self._known[text] for text in asked]
-        while len(self._known) > MOST_ROWS:
+        while len(self._known) > MAX_ROWS:
             self._known.popitem(last=False)
         return _together(rows, self.vocab_size)
 

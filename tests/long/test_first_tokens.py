@@ -32,7 +32,7 @@ from edgedec.runtime.drafting.drafters.recycling import TokenRecycling
 from edgedec.runtime.sequences.passes import Passes
 
 from ..runtime.conftest import OnePool
-from .chi_square import LEAST_EXPECTED, fit
+from .chi_square import MIN_EXPECTED, fit
 from .conftest import Note
 from .first_tokens import FirstTwoLaw, draw
 from .memo_session import MemoSession
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.long
 N_OUTPUTS = 20_000
 N_COMPARED = 500
 PROMPT = "The opposite of hot is"
-LEAST_P = 1e-3
+MIN_P = 1e-3
 WRONG_P = 1e-9
 CONFIG = GenerationConfig(
     max_new_tokens=3, ignore_eos=True, sampling=SamplingConfig(temperature=1.0)
@@ -86,7 +86,7 @@ def models(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     export(ExportConfig(source=source, destination=bundle, draft=draft))
     with edgedec.load(bundle, EngineOptions(context=64, prefix_cache_mb=0)) as engine:
         prompt, computing = engine.encode(PROMPT), engine.new_sequence()
-        distribution = FirstTwoLaw.of(computing, prompt, LEAST_EXPECTED / N_OUTPUTS)
+        distribution = FirstTwoLaw.of(computing, prompt, MIN_EXPECTED / N_OUTPUTS)
         sharper = distribution.at(computing, prompt, 0.9)
         assert engine.draft is not None
         opened = engine.draft.open()
@@ -147,7 +147,7 @@ def test_law_of_the_first_two_tokens(
     )
     assert min(accepted) > N_OUTPUTS / 20
     assert found.n_cells > 50
-    assert found.p_value > LEAST_P
+    assert found.p_value > MIN_P
     assert wrong.p_value < WRONG_P
     assert models.target.n_checked > 0
     if find_verifier(name).is_exact:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 
 N_ROUNDS = 10_000
 N_TABLES = 20
-LEAST_P = 1e-3 / N_TABLES
+MIN_P = 1e-3 / N_TABLES
 
 
 def toy_tables(seed: int) -> tuple[Tables, Tables]:
@@ -45,7 +45,7 @@ def test_law_by_counting(name: str, kind: SiblingKind, note: Note) -> None:
         f"{N_TABLES} tables of {N_ROUNDS} rounds, {n_accepted} drafted tokens accepted, "
         f"least p = {min(p_values):.3g}; against the draft's distribution {max(wrong):.1g} at most"
     )
-    assert min(p_values) > LEAST_P
+    assert min(p_values) > MIN_P
     assert sum(p < 0.5 for p in p_values) in range(3, 18)
     assert max(wrong) < 1e-9
     assert n_accepted > N_TABLES * N_ROUNDS / 10

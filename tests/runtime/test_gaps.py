@@ -14,7 +14,7 @@ from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.session_memory import SessionMemory
 from edgedec.runtime.sequences.state import SessionState
 
-VOCAB, N_LONG, MOST_ROWS = 300, 200, 32
+VOCAB, N_LONG, MAX_ROWS = 300, 200, 32
 
 
 def test_texts_that_come_and_go_are_copied_a_few_rows_at_a_time(
@@ -51,4 +51,4 @@ def test_texts_that_come_and_go_are_copied_a_few_rows_at_a_time(
     assert not is_alone
     assert found == expected
     assert sum(copied) > 2 * N_LONG  # texts were remembered
-    assert max(copied) <= MOST_ROWS
+    assert max(copied) <= MAX_ROWS

@@ -41,7 +41,7 @@ SESSION_OF = Expected(
     "aim", 64, 100, 400, {"keys": ("<f2", (1, 2, 2)), "values": ("|i1", (1, 2, 2))}
 )
 
-_MOST_CHARACTERS = 1200
+_MAX_CHARACTERS = 1200
 _SHM = Path("/dev/shm")
 _folder = tempfile.TemporaryDirectory(dir=_SHM if _SHM.is_dir() else None)
 _ROOT = Path(_folder.name)
@@ -197,7 +197,7 @@ def _refused_in_one_line(read: Callable[[], Any]) -> None:
         read()
     except EdgedecError as error:
         line = str(error)
-        if "\n" in line or not 0 < len(line) <= _MOST_CHARACTERS:
+        if "\n" in line or not 0 < len(line) <= _MAX_CHARACTERS:
             raise AssertionError(f"not one line: {line[:3000]!r}") from error
 
 

@@ -27,8 +27,8 @@ from edgedec.runtime.sampling.grammar import GrammarMask, Grammars
 STOP = 256
 N_IDS = 257 + 100
 PIECE = 50
-MOST_TOKENS = 1500
-MOST_REFUSED = PIECE // 5
+MAX_TOKENS = 1500
+MAX_REFUSED = PIECE // 5
 """Of a piece: schemas that no value fits, and few others."""
 _DONE = (b'"', b"}", b"]", b",", b":")
 
@@ -158,7 +158,7 @@ def drawn(seed: int) -> Any:
 def written(mask: GrammarMask, codec: ByteCodec, rng: random.Random) -> str | None:
     """Returns what chance writes, which likes to end; None if it does not end."""
     tokens: list[int] = []
-    while len(tokens) < MOST_TOKENS:
+    while len(tokens) < MAX_TOKENS:
         row = mask.row_after(())
         if mask.is_finished or row is None:
             return codec.spelt(tokens)
@@ -221,7 +221,7 @@ def piece(n_before: int) -> int:
     """Tries some more schemas."""
     n_refused, n_judged = check(range(n_before, n_before + PIECE))
     assert n_judged >= PIECE
-    assert n_refused <= MOST_REFUSED, n_refused
+    assert n_refused <= MAX_REFUSED, n_refused
     return PIECE
 
 

@@ -34,7 +34,7 @@ _SIZE = (980, 620)
 _SMALLEST = 0
 """Quality of a PNG to Qt; no picture loses anything."""
 
-_LEAST = 20
+_MIN = 20
 """Characters on offer that make a picture."""
 
 _NAME = "qwen2.5-coder-0.5b-instruct.edgedec"
@@ -138,14 +138,14 @@ class Photographer:
         edit.moveCursor(edit.textCursor().MoveOperation.End)
         edit.setFocus()
         edit.insertPlainText("(")
-        until(lambda: len(edit.offered) > _LEAST)
+        until(lambda: len(edit.offered) > _MIN)
         edit.ask()  # the model has read the file by now, as it has where somebody writes
-        until(lambda: len(edit.offered) > _LEAST)
+        until(lambda: len(edit.offered) > _MIN)
         edit.centerCursor()
         self.take("code-light")
         self.look("dark")
         edit.ask()
-        until(lambda: len(edit.offered) > _LEAST)
+        until(lambda: len(edit.offered) > _MIN)
         self.take("code-dark")
         return edit
 

@@ -45,7 +45,7 @@ RIDGE = 3e-3
 """Penalty on the weights, in units of the mean square of a feature."""
 
 MAP_FORMAT = FORMATS["q8_0"]
-_LEAST_DEVIATION = 1e-3
+_MIN_DEVIATION = 1e-3
 _PAGE_BYTES = 4096
 _SCALED = "scaled"
 
@@ -151,7 +151,7 @@ class Scales:
         """Returns those of a text. Shapes: rows [T, D]."""
         mean = rows.mean(axis=0, dtype=np.float64)
         deviation = rows.std(axis=0, dtype=np.float64)
-        least = _LEAST_DEVIATION * max(float(deviation.mean()), _LEAST_DEVIATION)
+        least = _MIN_DEVIATION * max(float(deviation.mean()), _MIN_DEVIATION)
         return cls(mean.astype(np.float32), np.maximum(deviation, least).astype(np.float32))
 
     def apply(self, rows: Float32) -> Float32:

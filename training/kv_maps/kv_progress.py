@@ -23,7 +23,7 @@ HELD_OUT = 8
 _SAVE_S = 60.0
 """Seconds of reading that a killed fit may lose."""
 
-_LEAST_READING = 10
+_MIN_READING = 10
 """Seconds of reading for each that writing the file takes."""
 
 _COUNTS = "counts"
@@ -141,7 +141,7 @@ class FitFile:
         with replacing(self.path) as file:
             np.savez(file, **arrays)
         self._saved_s = time.monotonic()
-        self._save_s = max(_SAVE_S, _LEAST_READING * (self._saved_s - started_s))
+        self._save_s = max(_SAVE_S, _MIN_READING * (self._saved_s - started_s))
 
     def remove(self) -> None:
         """Removes the file: the fit is done."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from edgedec.models.errors import ConfigError
 from edgedec.system.files import replace_text
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class OwnWords:
@@ -28,9 +28,9 @@ class OwnWords:
         """
         try:
             with self.path.open("rb") as file:
-                data = file.read(_MOST_BYTES + 1)
-            if len(data) > _MOST_BYTES:
-                raise ConfigError(f"{self.path} has more than {_MOST_BYTES} bytes: shorten it")
+                data = file.read(_MAX_BYTES + 1)
+            if len(data) > _MAX_BYTES:
+                raise ConfigError(f"{self.path} has more than {_MAX_BYTES} bytes: shorten it")
             self._words |= {word.casefold() for word in data.decode().split()}
         except FileNotFoundError:
             return

@@ -12,7 +12,7 @@ _WORD = re.compile(f"{_LETTERS}(?:['’]{_LETTERS})*")
 _NO_PROSE = re.compile(r"[\d_@/\\`#<>{}=]|\w\.\w|\w\(")
 """Within numbers, addresses, names of files, and code."""
 
-_LEAST = 3
+_MIN = 3
 """Letters of a word; shorter ones are units and the like, which dictionaries lack."""
 
 
@@ -23,7 +23,7 @@ def words_of(text: str) -> Iterator[tuple[int, int]]:
             continue
         for word in _WORD.finditer(text, run.start(), run.end()):
             rest = word[0][1:]
-            if len(word[0]) >= _LEAST and rest == rest.lower():
+            if len(word[0]) >= _MIN and rest == rest.lower():
                 yield word.span()
 
 

@@ -29,7 +29,7 @@ Tokens = npt.NDArray[np.uint32]
 SEPARATOR = 0xFFFF_FFFF
 """Ends a text; no token of any vocabulary."""
 
-LEAST_BYTES, MOST_BYTES = 1 << 12, 1 << 30
+MIN_BYTES, MAX_BYTES = 1 << 12, 1 << 30
 """Largest sizes a store may be given."""
 
 DEFAULT_MAX_BYTES = 8 << 20
@@ -95,10 +95,10 @@ class NgramFile:
             ConfigError: ``path`` is no place for a store, or ``max_bytes`` makes no sense.
             BundleError: The file is something else, damaged, or of another version or tokenizer.
         """
-        if max_bytes is not None and not LEAST_BYTES <= max_bytes <= MOST_BYTES:
+        if max_bytes is not None and not MIN_BYTES <= max_bytes <= MAX_BYTES:
             raise ConfigError(
-                f"an n-gram store of {max_bytes} bytes makes no sense, expected {LEAST_BYTES} to "
-                f"{MOST_BYTES}"
+                f"an n-gram store of {max_bytes} bytes makes no sense, expected {MIN_BYTES} to "
+                f"{MAX_BYTES}"
             )
         self._path = path
         self._tokenizer = bytes.fromhex(tokenizer_sha256)
@@ -239,7 +239,7 @@ def _read_header(path: Path, descriptor: int) -> _Header:
         )
     if n_bytes < _place(n_tokens):
         raise _truncated(path, n_bytes, _place(n_tokens))
-    is_size = LEAST_BYTES <= max_bytes <= MOST_BYTES
+    is_size = MIN_BYTES <= max_bytes <= MAX_BYTES
     if facts_crc != _facts_crc(max_bytes, tokenizer) or not is_size:
         raise _damaged(path)
     return _Header(n_tokens, checksum, max_bytes, tokenizer)
@@ -265,7 +265,7 @@ def _read_newest(path: Path, descriptor: int, header: _Header, n_tokens: int) ->
     Raises:
         BundleError: One of their blocks is not as it was written.
     """
-    n_kept = min(header.n_tokens, n_tokens, _most_tokens(MOST_BYTES))
+    n_kept = min(header.n_tokens, n_tokens, _most_tokens(MAX_BYTES))
     first = (header.n_tokens - n_kept) // _BLOCK * _BLOCK
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(_place(first))

@@ -19,7 +19,7 @@ from edgedec.runtime.drafting.ngrams.ngram_index import NgramIndex
 from edgedec.runtime.sequences.prefill import Progress
 
 _LARGEST_FILE = 1 << 20  # bytes of a file worth reading: larger ones are rarely written by hand
-_MOST_FILES = 20_000
+_MAX_FILES = 20_000
 _N_RECENT = 1 << 16  # tokens indexed apart, so that adding does not sort everything again
 _WRITTEN_AT_ONCE = 1 << 18  # tokens
 
@@ -197,7 +197,7 @@ def _files(folder: Path) -> Iterator[Path]:
             if not name.startswith(".") and path.is_file() and not path.is_symlink():
                 yield path
                 n_files += 1
-                if n_files == _MOST_FILES:
+                if n_files == _MAX_FILES:
                     return
 
 

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import QApplication, QPlainTextEdit
 from edgedec.apps.desktop.line_ends import put_text, text_of
 from edgedec.apps.desktop.text_file import (
     LONGEST_LINE,
-    MOST_BYTES,
+    MAX_BYTES,
     DocumentError,
     TextFile,
     read_text_file,
@@ -101,7 +101,7 @@ def test_what_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     assert "is not UTF-8" in refused(path)
     with path.open("wb") as file:
         file.truncate(50_000_000)
-    assert f"has 50 MB, expected at most {MOST_BYTES / 1e6:.0f} MB" in refused(path)
+    assert f"has 50 MB, expected at most {MAX_BYTES / 1e6:.0f} MB" in refused(path)
     path.write_text("x" * (LONGEST_LINE + 1))
     assert f"has a line of {LONGEST_LINE + 1} characters" in refused(path)
     assert "is not a file" in refused(tmp_path)

@@ -10,7 +10,7 @@ from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.sampler_chain import SamplerChain
 from edgedec.runtime.config.sampling import SamplingConfig
 
-N_MOST = 100
+N_MAX = 100
 VIM = ["top_k", "top_p", "infill"]  # what llama.vim sends
 
 
@@ -43,7 +43,7 @@ def test_samplers_left_out_are_off(
 ) -> None:
     hot = {"temperature": 0.5}
     expected = config(**{**hot, **after})
-    assert SamplerChain(**stated).applied(config(**hot, **before), N_MOST) == expected
+    assert SamplerChain(**stated).applied(config(**hot, **before), N_MAX) == expected
 
 
 LLAMA = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc"]
@@ -62,12 +62,12 @@ PENALTY = {"temperature": 0.5, "frequency_penalty": 0.5}
         ({"samplers": "edskypmxt"}, {"temperature": 0.5, "top_n_sigma": 1.0, "top_k": 3}),
         ({"samplers": None, "repeat_last_n": 64, "dry_penalty_last_n": 64}, {"temperature": 0.5}),
         ({"repeat_last_n": -1, "penalize_nl": True}, PENALTY),
-        ({"repeat_last_n": N_MOST}, PENALTY),
+        ({"repeat_last_n": N_MAX}, PENALTY),
         ({"penalize_nl": False}, {"temperature": 0.5}),
     ],
 )
 def test_what_changes_no_text_is_read(stated: dict[str, Any], fields: dict[str, Any]) -> None:
-    assert SamplerChain(**stated).applied(config(**fields), N_MOST) == config(**fields)
+    assert SamplerChain(**stated).applied(config(**fields), N_MAX) == config(**fields)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_would_change_a_text_is_refused(
 ) -> None:
     hot = {"temperature": 0.5, **fields}
     with pytest.raises(ServeError, match=words) as caught:
-        SamplerChain(**stated).applied(config(**hot), N_MOST)
+        SamplerChain(**stated).applied(config(**hot), N_MAX)
     assert caught.value.status == 400
 
 

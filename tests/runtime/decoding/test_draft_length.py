@@ -12,8 +12,8 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.draft_length import (
     IS_LIMIT,
     LOOK,
+    MAX_CREDIT,
     MAX_NODES,
-    MOST_CREDIT,
     OVERDRAFT,
     PURSE,
     STAKE,
@@ -59,7 +59,7 @@ def test_no_text_loses_more_than_may_be_lost(
     at, late = 0, 1.0
     while emitted < n_tokens:
         scale = 2.0 if costs_double and emitted > n_tokens / 2 else 1.0
-        draft = verified(chain(15, 0.95), {}, STEEP, 0.0, 10 * ledger.most, 15)
+        draft = verified(chain(15, 0.95), {}, STEEP, 0.0, 10 * ledger.allowance, 15)
         n_held = draft.n_nodes if ADVERSARIES[name](at, rng) else 0
         ms = scale * STEEP.ms(draft.n_nodes + 1)
         ledger.add(1 + n_held, pace.taken(draft.n_nodes + 1, ms, STEEP))
@@ -67,7 +67,7 @@ def test_no_text_loses_more_than_may_be_lost(
         emitted += 1 + n_held
         at += 1
         late = max(late, taken - emitted)
-    allowed = STAKE + (OVERDRAFT + (MOST_CREDIT if credit else 0.0)) * emitted
+    allowed = STAKE + (OVERDRAFT + (MAX_CREDIT if credit else 0.0)) * emitted
     assert taken - emitted <= allowed + 1e-9
 
 
@@ -75,14 +75,14 @@ def test_what_was_saved_in_a_request_may_be_lost_in_it() -> None:
     ledger = Ledger()
     ledger.add(8, 2.0)
     assert ledger.saved == 6.0
-    assert ledger.most == pytest.approx((1 + OVERDRAFT) * 9 + STAKE - 2.0)
+    assert ledger.allowance == pytest.approx((1 + OVERDRAFT) * 9 + STAKE - 2.0)
 
 
 def test_plain_decoding_is_always_permitted() -> None:
     ledger = Ledger()
     for _ in range(1000):
-        ledger.add(1, min(ledger.most, 3.0))
-        assert ledger.most >= 1.0
+        ledger.add(1, min(ledger.allowance, 3.0))
+        assert ledger.allowance >= 1.0
 
 
 @pytest.mark.parametrize("ms", [0.0, -1.0, math.inf, math.nan])

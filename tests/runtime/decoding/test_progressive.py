@@ -220,8 +220,8 @@ def test_stop_tokens_and_stop_texts_end_the_output_where_they_do(predicted: Part
 @pytest.mark.parametrize(
     ("mode", "n_tokens", "is_early"),
     [
-        ("auto", progressive.LEAST_TOKENS - 1, False),
-        ("auto", progressive.LEAST_TOKENS, True),
+        ("auto", progressive.MIN_TOKENS - 1, False),
+        ("auto", progressive.MIN_TOKENS, True),
         ("progressive", 3, False),
         ("progressive", 20, False),
         ("progressive", 21, True),
@@ -242,9 +242,9 @@ def test_short_prompts_are_read_at_once(
 def test_auto_reads_at_once_where_the_exit_is_late(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progressive, "MOST_SHARE", 0.1)
+    monkeypatch.setattr(progressive, "MAX_SHARE", 0.1)
     assert parts.run("auto")[0].stats.n_provisional == 0
-    monkeypatch.setattr(progressive, "MOST_HIDDEN_BYTES", 1000)
+    monkeypatch.setattr(progressive, "MAX_HIDDEN_BYTES", 1000)
     assert parts.run("progressive")[0].stats.n_provisional == 0
 
 

@@ -18,7 +18,7 @@ from edgedec.runtime.decoding.planner import FixedPlanner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState, DecodingStrategy
 from edgedec.runtime.drafting.draft_kv_maps import (
-    LEAST_MAPPED,
+    MIN_MAPPED,
     N_COMPUTED,
     N_SINKS,
     ROW_COST,
@@ -191,7 +191,7 @@ def test_what_a_predicted_row_costs_is_measured(pair: Pair) -> None:
     assert passes.n_missing(PROMPT) == N_SINKS + N_COMPUTED + round(0.5 * n_predicted)
 
 
-@pytest.mark.parametrize("n_tokens", [1, 3, N_SINKS + N_COMPUTED + LEAST_MAPPED - 1])
+@pytest.mark.parametrize("n_tokens", [1, 3, N_SINKS + N_COMPUTED + MIN_MAPPED - 1])
 def test_short_texts_are_read(pair: Pair, n_tokens: int) -> None:
     role, text = role_of(pair), PROMPT[:n_tokens]
     assert role.mapped is not None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.engine.pass_policy import MOST_ROWS, Waiting, choose
+from edgedec.runtime.engine.pass_policy import MAX_ROWS, Waiting, choose
 from edgedec.runtime.sequences.pass_times import GAP, LONG_PASS, PassTimes
 from edgedec.runtime.sequences.passes import Pass, run_passes
 from edgedec.runtime.sequences.pool import SequencePool
@@ -49,8 +49,8 @@ def test_a_prompt_takes_no_longer_than_a_few_passes_of_those_that_write() -> Non
     times = known_times(writing)
     reader = ToySession(VOCAB)
     assert times.bound_ms(reader) == GAP * 10.0
-    assert times.most_rows([1, 1, 1, 1, 16], MOST_ROWS) == max(2 * LONG_PASS, GAP * 10)
-    assert times.most_rows([100, 100], MOST_ROWS) == MOST_ROWS
+    assert times.most_rows([1, 1, 1, 1, 16], MAX_ROWS) == max(2 * LONG_PASS, GAP * 10)
+    assert times.most_rows([100, 100], MAX_ROWS) == MAX_ROWS
 
 
 def test_nobody_waits_for_texts_that_are_over() -> None:

@@ -13,7 +13,7 @@ MAX_DEPTH = 8
 _DECAY = 0.9
 _PRIOR_RIGHT, _PRIOR_ASKED = 0.6, 1.0
 _ROW = 0.05  # of a whole pass over one row is what each further row of a pass takes
-_MOST_SHARE = 0.02  # of the time of all rounds may go into finding out
+_MAX_SHARE = 0.02  # of the time of all rounds may go into finding out
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ExitChoice:
     @property
     def is_due(self) -> bool:
         """Whether asking all exits again takes no more than its share of the time."""
-        return self._spent_ms + self._last_ms <= _MOST_SHARE * self._rounds_ms
+        return self._spent_ms + self._last_ms <= _MAX_SHARE * self._rounds_ms
 
     def _worth(self, choice: Choice) -> float:
         a, levels = self.rate(choice.layer), choice.depth

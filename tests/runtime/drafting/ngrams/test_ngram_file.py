@@ -15,7 +15,7 @@ import pytest
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.runtime.drafting.ngrams.ngram_file import (
     DEFAULT_MAX_BYTES,
-    LEAST_BYTES,
+    MIN_BYTES,
     SEPARATOR,
     NgramFile,
     describe,
@@ -62,7 +62,7 @@ def test_foreign_files_are_refused(path: Path) -> None:
         write_header(path, "<I", version, 8)
         with pytest.raises(BundleError, match=f"has version {version}, expected 3: delete it"):
             open_store(path)
-    for max_bytes in (0, LEAST_BYTES - 1, 1 << 63):
+    for max_bytes in (0, MIN_BYTES - 1, 1 << 63):
         path.write_bytes(content)
         write_header(path, "<Q", max_bytes, 24)
         with pytest.raises(BundleError, match="is damaged: its checksum is wrong"):
@@ -171,12 +171,12 @@ def test_links_folders_and_pipes_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_store_keeps_its_limit(path: Path) -> None:
-    NgramStore.open(path, HASH, LEAST_BYTES)
+    NgramStore.open(path, HASH, MIN_BYTES)
     store = NgramStore.open(path, HASH)
     for _ in range(100):
         store.add(list(range(50)))
-    assert describe(path).max_bytes == LEAST_BYTES
-    assert path.stat().st_size <= LEAST_BYTES
+    assert describe(path).max_bytes == MIN_BYTES
+    assert path.stat().st_size <= MIN_BYTES
     other = path.with_name("other")
     NgramStore.open(other, HASH)
     assert describe(other).max_bytes == DEFAULT_MAX_BYTES
@@ -184,8 +184,8 @@ def test_a_store_keeps_its_limit(path: Path) -> None:
 
 def test_another_limit_stays(path: Path) -> None:
     open_store(path).add(list(range(3000)))
-    NgramStore.open(path, HASH, LEAST_BYTES)
-    assert path.stat().st_size <= LEAST_BYTES
+    NgramStore.open(path, HASH, MIN_BYTES)
+    assert path.stat().st_size <= MIN_BYTES
     assert NgramStore.open(path, HASH).query([2990, 2991], 1).following == [[2992]]
     NgramStore.open(path, HASH, 1 << 20)
     assert describe(path).max_bytes == 1 << 20
@@ -239,7 +239,7 @@ def test_writers_at_the_same_time_lose_nothing(path: Path) -> None:
     assert sorted(tokens[:, 0].tolist()) == [*range(200), *range(1000, 1200)]
 
 
-@pytest.mark.parametrize("max_bytes", [-1, 0, LEAST_BYTES - 1, 1 << 40])
+@pytest.mark.parametrize("max_bytes", [-1, 0, MIN_BYTES - 1, 1 << 40])
 def test_limits_that_make_no_sense_are_refused(path: Path, max_bytes: int) -> None:
     with pytest.raises(ConfigError, match="makes no sense"):
         open_store(path, max_bytes)
@@ -248,7 +248,7 @@ def test_limits_that_make_no_sense_are_refused(path: Path, max_bytes: int) -> No
 
 def rewrite_and_die(path: Path, when: str) -> None:
     """Fills the store until it is rewritten, and is killed in the middle of that."""
-    store = open_store(path, LEAST_BYTES)
+    store = open_store(path, MIN_BYTES)
 
     def die(*arguments: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -272,12 +272,12 @@ def rewrite_and_die(path: Path, when: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 @pytest.mark.parametrize("when", ["before the rename", "while appending"])
 def test_a_killed_writer_leaves_the_store_readable(path: Path, when: str) -> None:
-    open_store(path, LEAST_BYTES).add([1, 2, 3])
+    open_store(path, MIN_BYTES).add([1, 2, 3])
     child = multiprocessing.get_context("spawn").Process(target=rewrite_and_die, args=(path, when))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
-    store = open_store(path, LEAST_BYTES)
+    store = open_store(path, MIN_BYTES)
     assert store.query([1, 2], 1).following == [[3]]
     store.add([5, 6, 7])
-    assert open_store(path, LEAST_BYTES).query([5, 6], 1).following == [[7]]
+    assert open_store(path, MIN_BYTES).query([5, 6], 1).following == [[7]]

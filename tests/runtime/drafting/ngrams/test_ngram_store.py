@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.drafting.ngrams.ngram_file import (
-    LEAST_BYTES,
+    MIN_BYTES,
     SEPARATOR,
     NgramFile,
 )
@@ -93,30 +93,30 @@ def test_texts_survive_on_disk(path: Path) -> None:
 
 
 def test_the_oldest_texts_are_dropped(path: Path) -> None:
-    store = open_store(path, LEAST_BYTES)
+    store = open_store(path, MIN_BYTES)
     for first in range(0, 4000, 40):
         store.add(list(range(first, first + 40)))
-        assert path.stat().st_size <= LEAST_BYTES
-        assert open_store(path, LEAST_BYTES).query([first, first + 1], 1).length == 2
-    reopened = open_store(path, LEAST_BYTES)
+        assert path.stat().st_size <= MIN_BYTES
+        assert open_store(path, MIN_BYTES).query([first, first + 1], 1).length == 2
+    reopened = open_store(path, MIN_BYTES)
     assert reopened.query([0, 1], 1).length == 0
     assert reopened.query([3900, 3901], 1).following == [[3902]]
-    tokens = NgramFile(path, HASH, LEAST_BYTES).read()
+    tokens = NgramFile(path, HASH, MIN_BYTES).read()
     assert tokens[0] % 40 == 0, "a text without its beginning was kept"
     assert len(list(path.parent.iterdir())) == 1
 
 
 def test_a_text_larger_than_the_store_keeps_its_end(path: Path) -> None:
-    store = open_store(path, LEAST_BYTES)
+    store = open_store(path, MIN_BYTES)
     store.add(list(range(5000)))
-    assert path.stat().st_size <= LEAST_BYTES
-    assert open_store(path, LEAST_BYTES).query([4990, 4991], 1).following == [[4992]]
+    assert path.stat().st_size <= MIN_BYTES
+    assert open_store(path, MIN_BYTES).query([4990, 4991], 1).following == [[4992]]
 
 
 def test_a_smaller_limit_reads_the_newest(path: Path) -> None:
     store = open_store(path)
     store.add(list(range(3000)))
-    smaller = open_store(path, LEAST_BYTES)
+    smaller = open_store(path, MIN_BYTES)
     assert smaller.query([10, 11], 1).length == 0
     assert smaller.query([2990, 2991], 1).following == [[2992]]
 
@@ -177,14 +177,14 @@ def test_seeding_stops_when_the_store_is_full(path: Path, tmp_path: Path) -> Non
     folder.mkdir()
     for i in range(50):
         (folder / f"{i:02}.txt").write_text(f"{i:03}" * 100)
-    store = open_store(path, LEAST_BYTES)
+    store = open_store(path, MIN_BYTES)
     report = store.seed(folder, encode_many)
     one_by_one = path.with_name("one")
-    assert open_store(one_by_one, LEAST_BYTES).seed(folder, encode_many, n_at_once=1) == report
+    assert open_store(one_by_one, MIN_BYTES).seed(folder, encode_many, n_at_once=1) == report
     assert one_by_one.read_bytes() == path.read_bytes()
     assert 0 < report.n_files < 10
     assert report.n_files + report.n_skipped == 50
-    assert path.stat().st_size <= LEAST_BYTES
+    assert path.stat().st_size <= MIN_BYTES
 
 
 def test_seeding_that_is_stopped_keeps_what_was_read(path: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, 
 from edgedec.runtime.sequences.row_stats import RowStats
 
 _N_CANDIDATES = 4  # of a verified row
-_LEAST_PROBABILITY = 0.03  # of a candidate that is counted
+_MIN_PROBABILITY = 0.03  # of a candidate that is counted
 _PRIOR_TOTAL = 0.5  # counts that would have to be seen to be half believed
 _N_OPTIONS = 8  # successors kept per pair
 _FULL = 32.0  # a pair's counts are halved when they sum up to more: what is new counts more
@@ -129,7 +129,7 @@ def _candidates(stats: RowStats) -> list[list[tuple[int, float]]]:
         # NumPy's exponential takes as long for these few as all else here: it is not in caches.
         probs = [math.exp(logit - total) for logit in row]
         likely = zip(of_row, probs, strict=True)
-        found.append([(i, p) for i, p in likely if p >= _LEAST_PROBABILITY])
+        found.append([(i, p) for i, p in likely if p >= _MIN_PROBABILITY])
     return found
 
 
