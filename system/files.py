@@ -67,6 +67,16 @@ def replacing(
             sync(path.parent)
 
 
+def read_text(path: Path) -> str:
+    """Returns the text of a UTF-8 file: its line ends as they are, no byte order mark.
+
+    Raises:
+        OSError: The file cannot be read.
+        UnicodeDecodeError: It is not UTF-8.
+    """
+    return path.read_bytes().decode("utf-8-sig")
+
+
 def replace_text(path: Path, text: str, *, is_private: bool = False) -> None:
     """Writes ``text`` to a new file that takes the place of ``path``, as `replacing`."""
     with replacing(path, is_private=is_private) as file:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from edgedec.models.errors import ConfigError
+from edgedec.system.files import read_text
 
 MEAN_S, DEVIATION_S = 0.239, 0.112
 """Of the time between keys, over people. Source: Dhakal et al., "Observations on Typing from 136
@@ -41,7 +42,7 @@ def read_passages(paths: list[Path], n_typed: int) -> list[Passage]:
 
 def _read_passage(path: Path, n_typed: int) -> Passage:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot type {path} ({error}): expected a UTF-8 text file") from None
     start = text.find("\n", len(text) // 3) + 1

@@ -36,6 +36,7 @@ from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
+from edgedec.system.files import read_text
 
 EXACT, PROGRESSIVE = "exact", "progressive"
 Row = dict[str, Any]
@@ -136,7 +137,7 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
         "rows": rows,
     }
     write_out(written(document, printing.output.value, lambda d: d["rows"], _markdown))
-    read = text.read_bytes().decode("utf-8-sig")
+    read = read_text(text)
     workload: dict[str, Scalar] = {"texts_sha256": texts_sha256([read]), "answer_tokens": n_new}
     times = _times(jobs, measurement)
     printing.recorder.save(
@@ -195,7 +196,7 @@ def _n_layer_weights(config: ModelConfig) -> int:
 
 def _tokens(engine: Engine, path: Path, least: int) -> list[int]:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}; expected a UTF-8 text") from None
     tokens = engine.tokenizer.encode(text)

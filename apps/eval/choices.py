@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgedec.apps.eval.tasks import benchmark_of, check_names, read_objects, read_text
+from edgedec.apps.eval.tasks import benchmark_of, check_names, read_objects
+from edgedec.apps.options.text_files import stated_text
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
 from edgedec.runtime.engine.engine import Engine
@@ -79,7 +80,7 @@ def _csv_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     subject.
     """
     try:
-        table = list(csv.reader(io.StringIO(read_text(path)), strict=True))
+        table = list(csv.reader(io.StringIO(stated_text(path)), strict=True))
     except csv.Error as error:
         raise ConfigError(f"{path.name}: not valid CSV ({error}), {_EXPECTED}") from None
     rows = [(f"{path.name}, row {i + 1}", row) for i, row in enumerate(table) if row]

@@ -27,10 +27,11 @@ from edgedec.apps.eval.refusal import Refusal
 from edgedec.apps.eval.requests import PRUNED, make_requests, request_facts
 from edgedec.apps.eval.samples import Models, Setting
 from edgedec.apps.eval.short_answer import ShortAnswer
-from edgedec.apps.eval.tasks import Task, file_sha256, read_problems, read_text
+from edgedec.apps.eval.tasks import Task, file_sha256, read_problems
 from edgedec.apps.eval.tries import BEST_OF, ITERATE, NEED_TESTS, Tries, parse_tries
 from edgedec.apps.eval.work import Engines, Work
 from edgedec.apps.options import common as options
+from edgedec.apps.options.text_files import stated_text
 from edgedec.models.errors import ConfigError
 from edgedec.models.kv_maps import own_maps
 from edgedec.models.manifest import MANIFEST_NAME, TOKENIZER_NAME, BundleManifest, read_manifest
@@ -445,7 +446,7 @@ def _raw(job: Job) -> Task:
 
 
 def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
-    text = read_text(job.data)
+    text = stated_text(job.data)
     window = job.what.window or min(512, job.context)
     stride = job.what.stride or window // 2
     if window > job.context:

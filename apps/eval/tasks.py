@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from edgedec.apps.options.text_files import stated_text
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
@@ -117,7 +118,7 @@ def read_objects(path: Path, expected: str) -> list[tuple[str, dict[str, Any]]]:
         ConfigError: The file cannot be read, a line is no object, or there is none.
     """
     found: list[tuple[str, dict[str, Any]]] = []
-    for i, line in enumerate(read_text(path).split("\n")):
+    for i, line in enumerate(stated_text(path).split("\n")):
         if not line.strip():
             continue
         place = f"{path.name}:{i + 1}"
@@ -190,20 +191,6 @@ def check_names(problems: Sequence[Named]) -> None:
                 "expected each once"
             )
         names[problem.name] = problem.place
-
-
-def read_text(path: Path) -> str:
-    """Returns the text of a file: its line ends as they are, no byte order mark.
-
-    Raises:
-        ConfigError: It cannot be read, or is not UTF-8 text.
-    """
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error}") from None
 
 
 def file_sha256(path: Path) -> str:

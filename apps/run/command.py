@@ -11,12 +11,12 @@ import typer
 
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import TextWriter, note, print_json, stops_on_interrupt
-from edgedec.apps.eval.tasks import read_text
 from edgedec.apps.kept.remarks import note_kept
 from edgedec.apps.options import common as options
 from edgedec.apps.options.grammar import GrammarOptions
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
+from edgedec.apps.options.text_files import stated_text
 from edgedec.apps.run.aligned import write_aligned
 from edgedec.apps.run.beams import BeamOptions, write_beams
 from edgedec.apps.run.draft_colours import OriginColours
@@ -34,6 +34,7 @@ from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.methods.method_parts import AUTO
 from edgedec.runtime.sequences.prefill import Progress
 from edgedec.runtime.text.prompt import Prompt
+from edgedec.system.files import read_text
 
 _CUT_OFF = 3  # exit code
 
@@ -178,7 +179,7 @@ def run(
     ask(GenerationConfig())  # complains before anything is loaded
     variables = options.parse_template_variables(asking.template_var)
     _check_together(asking, keeping, shown, tries, beams, grammar)
-    quoted = None if asking.quote is None else read_text(asking.quote)
+    quoted = None if asking.quote is None else stated_text(asking.quote)
     replay = None if keeping.adapt is None else ReplayBuffer.made(keeping.adapt, bundle)
     with ProgressBars(count_amount) as bars, keeping.load(bundle, loading, bars.report) as engine:
         keeping.begin(engine, is_silent=json)
@@ -411,7 +412,7 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
 def _read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     try:
         if prompt_file is not None:
-            return prompt_file.read_bytes().decode("utf-8-sig")  # with its line ends as they are
+            return read_text(prompt_file)
         return sys.stdin.buffer.read().decode("utf-8-sig") if prompt == "-" else str(prompt)
     except UnicodeDecodeError as error:
         raise ConfigError(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from edgedec.export.checkpoints.checkpoint import Published
 from edgedec.export.checkpoints.published import plain_tokenizer
 from edgedec.models.errors import ConfigError
+from edgedec.system.files import read_text
 
 Ids = npt.NDArray[np.int64]
 
@@ -40,7 +41,7 @@ def read_texts(path: Path, published: Published, length: int = LENGTH) -> Calibr
         ConfigError: it cannot be read, or is too short.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot calibrate on {path}: {reason}; name a text file") from None
