@@ -18,10 +18,10 @@ from edgedec.runtime.text.template_sandbox import (
     WORK_PER_INPUT,
     TemplateSandbox,
 )
+from edgedec.runtime.text.thoughts import PAIRED_MARKS
 
 _MAX_CHARACTERS = 1_000_000  # of a template
 _FIXED = frozenset({"messages", "add_generation_prompt", "tools"})  # said by other means
-_THOUGHT_MARKERS = ("<think>", "</think>", "[THINK]", "[/THINK]")
 _FIRST_SUBSTITUTE, _LAST_SUBSTITUTE = 0xF0000, 0xFFFFD  # a private-use plane
 
 
@@ -149,7 +149,7 @@ class ChatTemplate:
     @property
     def thought_markers(self) -> tuple[str, ...]:
         """Markers of thoughts that the template names, to find them in earlier answers."""
-        return tuple(marker for marker in _THOUGHT_MARKERS if marker in self._source)
+        return tuple(marker for marker in PAIRED_MARKS if marker in self._source)
 
     def reads(self, variable: str) -> bool:
         """Returns whether the template reads ``variable``, which it does not set itself."""

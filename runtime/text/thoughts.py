@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 State = Literal["start", "thought", "text", "header", "wrapper"]
@@ -21,6 +22,9 @@ _PAIRS = (
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("◁think▷", "◁/think▷"),
 )
+PAIRED_MARKS = ("<think>", "</think>", *chain.from_iterable(_PAIRS))
+"""Marks around thoughts, which templates look for in earlier answers."""
+
 _WRAPPERS = (("<response>", "</response>"), ("<answer>", "</answer>"))
 _STEPS = ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")
 _TAG = re.compile(r"</((?:[a-z]+[:_])?(?:think|thinking|thought|reasoning))>")

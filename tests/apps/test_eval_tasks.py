@@ -20,7 +20,8 @@ from edgedec.apps.eval.human_eval import HumanEval
 from edgedec.apps.eval.infill import Infill
 from edgedec.apps.eval.perplexity import cut, score
 from edgedec.apps.eval.short_answer import ShortAnswer
-from edgedec.apps.eval.tasks import Problem, read_problems, read_text
+from edgedec.apps.eval.tasks import Problem, read_problems
+from edgedec.apps.options.text_files import stated_text
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
@@ -430,7 +431,7 @@ def test_other_benchmarks_are_named(tmp_path: Path, fields: dict[str, Any], name
 def test_texts_of_files_keep_their_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree\n")
-    assert read_text(path) == "one\r\ntwo\rthree\n"
+    assert stated_text(path) == "one\r\ntwo\rthree\n"
 
 
 def test_a_file_of_choices_may_begin_with_a_mark(tmp_path: Path) -> None:
@@ -446,7 +447,7 @@ def test_positions_are_those_of_the_file(tmp_path: Path, ends: str) -> None:
     lines = [f"line {i}" for i in range(44)]
     path = tmp_path / "lines.txt"
     path.write_bytes(ends.join([*lines, "the last"]).encode("utf-8-sig"))
-    assert read_text(path).index("the last") == sum(map(len, lines)) + 44 * len(ends)
+    assert stated_text(path).index("the last") == sum(map(len, lines)) + 44 * len(ends)
     (prompt,) = read_prompts([write_marked(tmp_path / "p.jsonl", {"prompt": "Who?"})])
     assert prompt.text == "Who?"
 

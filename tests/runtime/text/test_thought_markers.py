@@ -9,7 +9,12 @@ from edgedec.runtime.text.chat_template import ChatTemplate
 from edgedec.runtime.text.prompt import PromptEncoder
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-PAIRS = [("<think>", "</think>"), ("[THINK]", "[/THINK]")]
+PAIRS = [
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("◁think▷", "◁/think▷"),
+]
 SOURCE = """{%- for m in messages -%}
 {%- set content = m.content -%}
 {%- if m.role == 'assistant' and 'CLOSE' in content -%}
