@@ -16,6 +16,11 @@ from edgedec.apps.kept.remarks import note_kept
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
+from edgedec.apps.options.template_variables import (
+    TemplateVar,
+    parse_template_variables,
+    with_template_variables,
+)
 from edgedec.apps.run.command import ShowOptions, tell_if_recommended, unlimited
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
@@ -35,7 +40,7 @@ def chat(
         Path | None,
         typer.Option(metavar="FILE", help="Keep the lines you type in FILE, for the next chat."),
     ] = None,
-    template_var: options.TemplateVar = None,
+    template_var: TemplateVar = None,
     store: options.Store = None,
     adapt: options.Adapt = None,
     overlap: options.Overlap = "auto",
@@ -65,7 +70,7 @@ def chat(
       printf 'Hello\\nWho are you?\\n' | edgedec chat smollm2.edgedec --json
     """
     switching.apply(request.make_request(GenerationConfig()))  # complains before anything is loaded
-    variables = options.parse_template_variables(template_var)
+    variables = parse_template_variables(template_var)
     typed = history if sys.stdin.isatty() else None  # nothing else is kept of lines
     replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
     with ProgressBars(count_amount) as bars:
@@ -76,11 +81,11 @@ def chat(
                 "this model has no chat template: `edgedec run --raw` has it continue a text"
             )
         note_kept(prefix_disk, store, adapt, history=typed)
-        asked = switching.apply(request.make_request(unlimited(engine)))
-        asked = options.with_template_variables(asked, engine, variables)
-        tell_if_approximate(asked)
-        tell_if_recommended(asked, engine.defaults)
-        talk = Talk(engine, system, asked, shown, replay, is_silent=json)
+        config = switching.apply(request.make_request(unlimited(engine)))
+        config = with_template_variables(config, engine, variables)
+        tell_if_approximate(config)
+        tell_if_recommended(config, engine.defaults)
+        talk = Talk(engine, system, config, shown, replay, is_silent=json)
         with line_history(history):
             turns = talk.run()
     if json:

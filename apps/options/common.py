@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from edgedec.apps.model_names import named_bundle
-from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import (
     MAX_DRAFT_LEN,
     GenerationConfig,
@@ -272,14 +270,6 @@ Context = Annotated[
 Stop = Annotated[
     list[str] | None,
     typer.Option(metavar="TEXT", help="Stop before this text appears. Repeatable."),
-]
-TemplateVar = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE",
-        help="Give the chat template a variable, such as enable_thinking=false. VALUE is JSON, or "
-        "text. Repeatable.",
-    ),
 ]
 StopToken = Annotated[
     list[int] | None,
@@ -594,36 +584,6 @@ def parse_logit_bias(pairs: list[str] | None) -> dict[int, float]:
                 f"got {pair!r}, expected ID=VALUE such as 42=-5", param_hint="--logit-bias"
             ) from None
     return biases
-
-
-def parse_template_variables(pairs: list[str] | None) -> dict[str, Any]:
-    """Returns the variables written as ``NAME=VALUE``; a value that is no JSON is text."""
-    variables: dict[str, Any] = {}
-    for pair in pairs or []:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.isidentifier() or name in variables:
-            raise typer.BadParameter(
-                f"got {pair!r}, expected each NAME=VALUE once, such as enable_thinking=false",
-                param_hint="--template-var",
-            )
-        try:
-            variables[name] = json.loads(value)
-        except (ValueError, RecursionError):
-            variables[name] = value
-    return variables
-
-
-def with_template_variables(
-    request: GenerationConfig, engine: Engine, variables: dict[str, Any]
-) -> GenerationConfig:
-    """Returns ``request`` with ``variables``, which the model's chat template has to read."""
-    for name in variables:
-        if not engine.encoder.reads(name):
-            raise ConfigError(
-                f"got --template-var {name}, but this model's chat template reads no such "
-                "variable: leave it out"
-            )
-    return replace(request, template_variables=variables)
 
 
 def parse_layers(text: str, option: str = "--hidden-layers") -> tuple[int, ...]:

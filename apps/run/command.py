@@ -16,6 +16,11 @@ from edgedec.apps.options import common as options
 from edgedec.apps.options.grammar import GrammarOptions
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
+from edgedec.apps.options.template_variables import (
+    TemplateVar,
+    parse_template_variables,
+    with_template_variables,
+)
 from edgedec.apps.options.text_files import stated_text
 from edgedec.apps.run.aligned import write_aligned
 from edgedec.apps.run.beams import BeamOptions, write_beams
@@ -73,7 +78,7 @@ class AskOptions:
             help="Answer the question PROMPT with the span of FILE that the model finds likeliest.",
         ),
     ] = None
-    template_var: options.TemplateVar = None
+    template_var: TemplateVar = None
 
     def given(self, engine: Engine, text: str) -> Prompt:
         """Returns the prompt ``text`` as the model is given it."""
@@ -177,7 +182,7 @@ def run(
         return switching.apply(grammar.apply(request.make_request(defaults)))
 
     ask(GenerationConfig())  # complains before anything is loaded
-    variables = options.parse_template_variables(asking.template_var)
+    variables = parse_template_variables(asking.template_var)
     _check_together(asking, keeping, shown, tries, beams, grammar)
     quoted = None if asking.quote is None else stated_text(asking.quote)
     replay = None if keeping.adapt is None else ReplayBuffer.made(keeping.adapt, bundle)
@@ -188,7 +193,7 @@ def run(
             return
         given = asking.given(engine, text)
         asked = ask(engine.defaults if beams.beams else unlimited(engine))
-        asked = options.with_template_variables(asked, engine, variables)
+        asked = with_template_variables(asked, engine, variables)
         is_warm = request.temperature is not None
         if beams.beams is not None:
             ids = engine.encode(given, variables)

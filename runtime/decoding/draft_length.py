@@ -45,6 +45,12 @@ MAX_NODES = 15
 """Drafted tokens of a pass: a row of sixteen is the anchor, and beyond sixteen rows cost more."""
 HORIZON = 64
 """Tokens that what a model reads of a text has to pay for itself in."""
+_SMOOTHING = 0.3
+"""Weight of the latest pass in how slow passes are of late."""
+_FASTEST, _SLOWEST = 0.25, 4.0
+"""Times of a pass over those its table states; beyond them something else was measured."""
+_MAX_CHARGE = 1.5
+"""Most that a pass is charged, over what its table states."""
 LEVELS = (MAX_NODES + 1) // 2
 """Levels that a draft model may draft in a round."""
 
@@ -95,12 +101,12 @@ class Pace:
         """
         expected, step_ms = costs.ms(n_rows), costs.ms(1)
         late = ms / expected if math.isfinite(ms) and ms > 0 and expected > 0 else 1.0
-        late = min(max(late, 0.25), 4.0)
-        self._all += 0.3 * (late - self._all)
+        late = min(max(late, _FASTEST), _SLOWEST)
+        self._all += _SMOOTHING * (late - self._all)
         if n_rows == 1:
-            self._one += 0.3 * (late - self._one)
+            self._one += _SMOOTHING * (late - self._one)
             return 1.0
-        charged = min(max(late / min(self._one, self._all), 1.0), 1.5)
+        charged = min(max(late / min(self._one, self._all), 1.0), _MAX_CHARGE)
         return charged * expected / step_ms
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from edgedec.apps.console.output import visible
 from edgedec.apps.console.terminal import bytes_text
-from edgedec.apps.options.common import parse_template_variables
+from edgedec.apps.options.template_variables import parse_template_variables
 
 from ..passes_reported import TELLING_PASSES, wait_for_passes
 
