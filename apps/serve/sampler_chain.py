@@ -24,6 +24,7 @@ _OFF: dict[str, dict[str, float]] = {
 }  # fmt: skip
 """The samplers in the order in which they work here, and what turns each off."""
 
+_EDITS = ("penalties", "dry")
 _SCALE_FREE = ("top_n_sigma", "top_k")
 """Truncations that keep the same tokens before and behind the temperature."""
 
@@ -80,6 +81,9 @@ class SamplerChain:
         working = _working(config)
         given = [name for name in names if name in working]
         expected = [name for name in working if name in given]
+        is_last = _has_temperature_last(given)
+        if is_last:
+            expected = [*_without(expected, ("temperature",)), "temperature"]
         for free in (("temperature",), _SCALE_FREE):
             if _without(given, free) != _without(expected, free):
                 message = (
@@ -87,7 +91,7 @@ class SamplerChain:
                     "leave it out, or turn one of them off"
                 )
                 raise invalid(message, param="samplers")
-        return config
+        return replace(config, temperature_last=is_last)
 
     def _names(self) -> list[str]:
         given = self.samplers or ()
@@ -123,7 +127,13 @@ def _working(config: SamplingConfig) -> list[str]:
     """Returns the samplers that change a text; greedy decoding looks at penalties alone."""
     names = [name for name in _OFF if _is_on(config, name)]
     is_greedy = config.temperature < GREEDY_BELOW
-    return [name for name in names if name in ("penalties", "dry")] if is_greedy else names
+    return [name for name in names if name in _EDITS] if is_greedy else names
+
+
+def _has_temperature_last(given: Sequence[str]) -> bool:
+    """Whether the temperature comes behind a truncation that depends on it."""
+    before = given[: given.index("temperature")] if "temperature" in given else ()
+    return bool(_without(before, (*_EDITS, *_SCALE_FREE)))
 
 
 def _without(names: Sequence[str], left_out: Sequence[str]) -> list[str]:

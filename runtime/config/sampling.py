@@ -35,6 +35,8 @@ class SamplingConfig:
     the one before it left. Mirostat takes the place of all of them.
 
     temperature: below 1e-5 is greedy: the likeliest token, the lowest id of equals.
+    temperature_last: the temperature comes after xtc, so that truncations see the probabilities
+        at temperature 1. This is llama.cpp's order.
     top_k: tokens kept; 0 keeps all. Of equals at the boundary the lowest ids stay.
     top_p: keeps the likeliest tokens up to this mass, including the one that reaches it.
     min_p: keeps tokens at least this likely relative to the likeliest.
@@ -87,8 +89,10 @@ class SamplingConfig:
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     min_new_tokens: int = 0
     begin_suppress_tokens: tuple[int, ...] = ()
+    temperature_last: bool = False
 
     def __post_init__(self) -> None:
+        check_type("temperature_last", self.temperature_last, bool, "true or false")
         check_number("temperature", self.temperature, 0.0, _MAX, "0 is greedy")
         check_count("top_k", self.top_k, 0, "0 keeps every token")
         check_number("top_p", self.top_p, 0.0, 1.0, "1 keeps every token")

@@ -78,6 +78,7 @@ class Settings(TypedDict, total=False):
     bad_words_ids: Sequence[Sequence[int]]
     min_new_tokens: int
     begin_suppress_tokens: Sequence[int]
+    temperature_last: bool
 
 
 def with_settings(config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:

@@ -108,11 +108,11 @@ def choose(values: Values, config: SamplingConfig, noise: Noise, position: int) 
         return greedy(values)
     if not config.is_truncating:
         return draw_whole(values, config.temperature, noise, position)
-    survivors = truncate(values, config)
+    survivors = _truncated(values, config)
     if config.xtc_probability and noise.uniform(position, _XTC) < config.xtc_probability:
         stays = without_top(survivors.probs(), config.xtc_threshold)
         survivors = Survivors(*_keep(survivors.ids, survivors.scores, stays))
-    return draw(survivors, noise, position)
+    return draw(_tempered(survivors, config), noise, position)
 
 
 def choose_by_surprise(
@@ -213,9 +213,21 @@ def truncate(values: Values, config: SamplingConfig) -> Survivors:
 
     Shapes: values [V].
     """
+    return _tempered(_truncated(values, config), config)
+
+
+def _tempered(survivors: Survivors, config: SamplingConfig) -> Survivors:
+    """Returns survivors behind a temperature that comes last."""
+    if not config.temperature_last:
+        return survivors
+    return Survivors(survivors.ids, survivors.scores / config.temperature)
+
+
+def _truncated(values: Values, config: SamplingConfig) -> Survivors:
+    """Returns what the truncations leave, and a temperature that comes before them."""
     if config.top_n_sigma > 0.0:
         values = np.where(within_sigma(values, config.top_n_sigma), values, -np.inf)
-    largest, temperature = float(values[greedy(values)]), config.temperature
+    largest, temperature = float(values[greedy(values)]), _early_temperature(config)
     total: float | None = None  # weight of the whole row, where only its head is looked at
     if 0 < config.top_k < len(values):
         ids = top_k(values, config.top_k)
@@ -236,6 +248,11 @@ def truncate(values: Values, config: SamplingConfig) -> Survivors:
     if config.min_p > 0.0:
         ids, scores = _keep(ids, scores, scores >= scores.max() + math.log(config.min_p))
     return Survivors(*_keep(ids, scores, np.isfinite(scores)))
+
+
+def _early_temperature(config: SamplingConfig) -> float:
+    """Returns the temperature at which truncations see a row."""
+    return 1.0 if config.temperature_last else config.temperature
 
 
 def top_k(values: Values, k: int) -> Ids:
@@ -271,7 +288,7 @@ def _head(values: Values, largest: float, config: SamplingConfig) -> tuple[Ids, 
     """
     weights = values.astype(np.float64)
     weights -= largest
-    weights /= config.temperature
+    weights /= _early_temperature(config)
     np.exp(weights, out=weights)
     total = float(weights.sum())
     ids = top_k(values, _HEAD)

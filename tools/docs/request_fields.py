@@ -30,8 +30,8 @@ Limits:
 
 - `samplers` turns off the samplers that it leaves out. An order that would change the text is
   refused: penalties, `dry`, `temperature`, `top_n_sigma`, `top_k`, `typ_p`, `top_p`, `min_p`,
-  `xtc` is the order here. Only `/infill` reads the name `infill`; the temperature decides in its
-  place.
+  `xtc` is the order here. The temperature may also come last, as in llama.cpp. Only `/infill`
+  reads the name `infill`; the temperature decides in its place.
 - Penalties count the whole text. `repeat_last_n` and `dry_penalty_last_n` may be 0, -1, or at
   least as long as the text.
 - `t_max_predict_ms` counts from the first text, and ends an answer once a line is complete.

@@ -156,6 +156,7 @@ class Sampling(Knobs):
     dry_penalty_last_n: Whole | None = None
     penalize_nl: bool | None = None
     penalize_newline: bool | None = None
+    temperature_last: bool | None = None
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings of a request that the fields state.
@@ -168,7 +169,7 @@ class Sampling(Knobs):
             "repetition_penalty", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold",
             "dry_multiplier", "dry_base", "dry_allowed_length", "dry_sequence_breakers", "mirostat",
             "mirostat_tau", "mirostat_eta", "momentum", "no_repeat_ngram_size", "bad_words_ids",
-            "min_new_tokens", "begin_suppress_tokens",
+            "min_new_tokens", "begin_suppress_tokens", "temperature_last",
         )  # fmt: skip
         same = {name: name for name in names}
         sampling = stated(

@@ -71,9 +71,37 @@ def test_what_changes_no_text_is_read(stated: dict[str, Any], fields: dict[str, 
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"top_p": 0.95},
+        {"min_p": 0.05, "top_k": 40},
+        {"typical_p": 0.5, "frequency_penalty": 0.5},
+        {"xtc_probability": 0.5, "dry_multiplier": 0.8},
+        {"top_k": 40, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.1},
+    ],
+)
+@pytest.mark.parametrize(
+    "names", [[*LLAMA, "temperature"], "edskypmxt", ";".join([*LLAMA, "temp"])]
+)
+def test_the_temperature_may_come_last(names: Any, fields: dict[str, Any]) -> None:
+    applied = SamplerChain(names).applied(config(temperature=0.8, **fields), N_MAX)
+    assert applied == config(temperature=0.8, temperature_last=True, **fields)
+
+
+@pytest.mark.parametrize(
     ("stated", "fields", "words"),
     [
-        ({"samplers": [*LLAMA, "temperature"]}, {"temperature": 0.5, "top_p": 0.5}, "samplers"),
+        (
+            {"samplers": ["top_p", "temperature", "min_p"]},
+            {"top_p": 0.5, "min_p": 0.1},
+            "order top_p, temperature, min_p",
+        ),
+        (
+            {"samplers": ["top_p", "temperature", "penalties"]},
+            {"top_p": 0.5, "frequency_penalty": 0.5},
+            "samplers",
+        ),
+        ({"samplers": ["min_p", "temp", "top_p"]}, {"top_p": 0.5, "min_p": 0.1}, "samplers"),
         ({"samplers": ["min_p", "top_p", "temp"]}, {"top_p": 0.5, "min_p": 0.1}, "samplers"),
         ({"samplers": ["top_p", "top_p"]}, {"top_p": 0.5}, "samplers"),
         ({"samplers": ["top_k", "top_n_sigma"]}, {"top_k": 3, "top_n_sigma": 1.0}, "samplers"),

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.e2e
 SAMPLERS = {
     "typical": SamplingConfig(temperature=1.0, typical_p=0.6),
     "sigma": SamplingConfig(temperature=1.4, top_n_sigma=1.2),
+    "temperature last": SamplingConfig(temperature=1.5, top_p=0.7, temperature_last=True),
     "xtc": SamplingConfig(temperature=0.8, xtc_probability=0.5, xtc_threshold=0.1),
     "dry": SamplingConfig(temperature=0.7, dry_multiplier=0.8),
     "dry greedy": SamplingConfig(dry_multiplier=0.8),

@@ -88,6 +88,26 @@ def test_exclude_top_choices() -> None:
     assert {choose(row, alone, Noise(seed), 5) for seed in range(300)} == {0, 1, 2, 3, 4}
 
 
+def test_a_temperature_that_comes_last_changes_what_is_left_alone() -> None:
+    probs = np.array([0.4, 0.05, 0.3, 0.15, 0.1])
+    fields = {"temperature": 0.5, "xtc_probability": 1.0, "xtc_threshold": 0.12}
+    assert {choose(np.log(probs), SamplingConfig(**fields), Noise(i), 5) for i in range(300)} == {
+        1, 2, 3, 4,
+    }  # fmt: skip
+    last = SamplingConfig(**fields, temperature_last=True)
+    left = np.where(np.isin(np.arange(5), [1, 3, 4]), probs**2, 0.0)  # 3 is the least above 0.12
+    left /= left.sum()
+    drawn = np.bincount([choose(np.log(probs), last, Noise(i), 5) for i in range(4000)], None, 5)
+    assert (abs(drawn / 4000 - left) <= 4 * np.sqrt(left * (1 - left) / 4000)).all()
+    typical = {"typical_p": 0.6, "min_p": 0.3}
+    at_one = truncate(np.log(probs), SamplingConfig(temperature=1.0, **typical))
+    found = truncate(
+        np.log(probs), SamplingConfig(temperature=0.5, **typical, temperature_last=True)
+    )
+    assert found.ids.tolist() == at_one.ids.tolist()
+    np.testing.assert_allclose(found.probs(), probs[found.ids] ** 2 / sum(probs[found.ids] ** 2))
+
+
 def dry_by_loops(text: list[int], breakers: frozenset[int], least: int) -> dict[int, int]:
     """Returns token -> longest match, by comparing every end with every place."""
     found: dict[int, int] = {}

@@ -40,7 +40,9 @@ def reference_probs(
     for token, count in Counter(output).items():
         z[token] -= config.frequency_penalty * count + config.presence_penalty
     largest = max(z)
-    weights = np.array([np.exp((value - largest) / config.temperature) for value in z])
+    tempered = [np.exp((value - largest) / config.temperature) for value in z]
+    seen = [np.exp(value - largest) for value in z] if config.temperature_last else tempered
+    weights = np.array(seen)
     order = sorted(range(len(z)), key=lambda i: (-z[i], i))
     kept = order[: config.top_k or len(z)]
     if config.top_p < 1:
@@ -48,8 +50,8 @@ def reference_probs(
         kept = kept[: 1 + next(i for i, m in enumerate(mass) if m >= config.top_p - 1e-12)]
     kept = [i for i in kept if weights[i] >= config.min_p * weights[order[0]] * (1 - 1e-12)]
     probs = np.zeros(len(z))
-    probs[kept] = weights[kept] / weights[kept].sum()
-    return probs
+    probs[kept] = np.array(tempered)[kept]
+    return probs / probs.sum()
 
 
 def sampled_probs(
@@ -71,6 +73,9 @@ CONFIGS = [
     SamplingConfig(temperature=2.0, top_p=0.7),
     SamplingConfig(temperature=0.9, min_p=0.1),
     SamplingConfig(temperature=1.3, top_k=20, top_p=0.9, min_p=0.05),
+    SamplingConfig(temperature=0.4, top_p=0.9, temperature_last=True),
+    SamplingConfig(temperature=1.8, top_k=30, top_p=0.7, min_p=0.1, temperature_last=True),
+    SamplingConfig(temperature=0.6, min_p=0.2, temperature_last=True),
     SamplingConfig(temperature=1.0, top_k=1),
     SamplingConfig(temperature=1.0, top_p=1e-9),
     SamplingConfig(temperature=1.0, min_p=1.0),
@@ -105,7 +110,7 @@ def test_probabilities_equal_reference(config: SamplingConfig, kind: str) -> Non
         )
 
 
-@pytest.mark.parametrize("config", CONFIGS[2:5], ids=str)
+@pytest.mark.parametrize("config", CONFIGS[2:8], ids=str)
 def test_large_vocabulary_equals_reference(config: SamplingConfig) -> None:
     rng = np.random.default_rng(2)
     for spread, step in ((0.01, 0), (1.0, 0), (8.0, 0), (1.0, 0.25)):
@@ -130,7 +135,7 @@ def test_scores_may_be_as_large_as_numbers_are() -> None:
 def test_one_survivor_is_always_drawn() -> None:
     row = np.full(50, -np.inf, np.float32)
     row[33] = -5.0
-    for config in CONFIGS[:8]:
+    for config in CONFIGS[:11]:
         assert pick(row, config, History(), NOISE, 0) == 33
 
 
