@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -40,6 +40,7 @@ _MAX_STEPS = 10**5
 library takes seconds, or minutes, to see that some number fits."""
 _MAX_COEFFICIENT = 2**32
 _MAX_DIGITS = 4000
+_MAX_SHOWN = 60
 _NUMBER_KEYS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _COMMA = ' "," '
@@ -70,50 +71,80 @@ def write_schema(schema: Any) -> str:
 
 def needs_exact_numbers(schema: Any) -> bool:
     """Whether a schema has a number in a place where a float would change what it allows."""
+    return next(long_numbers(schema), None) is not None
+
+
+def long_numbers(schema: Any) -> Iterator[str]:
+    """Yields the keywords of numbers that floats would change."""
     if isinstance(schema, list):
-        return any(map(needs_exact_numbers, schema))
+        for one in schema:
+            yield from long_numbers(one)
     if not isinstance(schema, Mapping):
-        return False
+        return
     for key, value in schema.items():
         if key in ("default", "examples", "x-guidance"):
             continue
         if key in _MAPS and isinstance(value, Mapping):
-            if any(map(needs_exact_numbers, value.values())):
-                return True
-        elif key in ("const", "enum"):
-            if _holds_long(value):
-                return True
-        elif key in _NUMBER_KEYS or key == "multipleOf":
-            if (_is_long_step if key == "multipleOf" else _is_long)(value):
-                return True
-        elif needs_exact_numbers(value):
-            return True
-    return False
+            for one in value.values():
+                yield from long_numbers(one)
+        elif key in _LONG:
+            if _LONG[key](value):
+                yield key
+        else:
+            yield from long_numbers(value)
 
 
-def exact_grammar(schema: Any, space: str, options: Mapping[str, Any]) -> str | None:
-    """Returns the grammar, in Lark, of a schema with long numbers; None if no value fits it.
+def exact_grammar(
+    schema: Any, space: str, options: Mapping[str, Any], check: Callable[[Any], str]
+) -> str:
+    """Returns the grammar, in Lark, of a schema with long numbers.
 
     schema: as `read_schema` returns it. space: the lines that allow white space. options: of the
-        library.
+        library. check: says why the library refuses a schema; empty if it does not.
 
     Raises:
-        UnsupportedKeywordError: A keyword cannot be enforced here.
+        UnsupportedKeywordError: A keyword cannot be enforced here, or no value fits the schema.
     """
-    rules = _Rules(schema, options)
+    rules = _Rules(schema, options, check)
     start = rules.value(schema)
-    return None if start is None else f"{space}start: {start}\n" + rules.text
+    if start is None:
+        raise UnsupportedKeywordError(rules.why_empty)
+    return f"{space}start: {start}\n" + rules.text
+
+
+def why_empty(schema: Any, check: Callable[[Any], str]) -> str:
+    """Returns which keyword leaves no value to a schema; empty if that cannot be seen."""
+    rules = _Rules(schema, {}, check, are_all_exact=True)
+    try:
+        return "" if rules.value(schema) is not None else rules.why_empty
+    except UnsupportedKeywordError:
+        return ""
 
 
 class _Rules:
     """Rules of a grammar; each value's rule is a name."""
 
-    def __init__(self, root: Any, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        root: Any,
+        options: Mapping[str, Any],
+        check: Callable[[Any], str],
+        are_all_exact: bool = False,
+    ) -> None:
+        """are_all_exact: the library follows no schema of numbers, objects or arrays by itself."""
         self._root = root
         self._options = options
+        self._check = check
+        self._are_all_exact = are_all_exact
         self._lines: list[str] = []
         self._n_rules = 0
         self._of_refs: dict[str, str | None] = {}
+        self._empty: list[str] = []  # why schemas have no value, of those that matter
+
+    @property
+    def why_empty(self) -> str:
+        """The first keyword that leaves no value."""
+        return next(iter(self._empty), "no value fits it")
 
     @property
     def text(self) -> str:
@@ -122,12 +153,28 @@ class _Rules:
 
     def value(self, schema: Any) -> str | None:
         """Returns the rule of a schema's values; None if there are none."""
+        n_empty = len(self._empty)
+        rule = self._value(schema)
+        if rule is not None:
+            del self._empty[n_empty:]
+        return rule
+
+    def _value(self, schema: Any) -> str | None:
         if isinstance(schema, Mapping) and set(schema) - ANNOTATIONS == {"$ref"}:
             return self._of_ref(schema["$ref"])
-        if not self._is_long(schema, set()):
+        if isinstance(schema, bool) or not self._is_long(schema, set()):
             return self._leaf(schema)
         options = [self._plain(one) for one in ways(schema, self._referred)]
+        if not options:
+            self._empty.append(f"{_choice_keyword(schema)}: no value fits all of its parts")
         return self._either(options)
+
+    def _optional(self, schema: Any) -> str | None:
+        """As `value`, where a schema without values is no fault."""
+        n_empty = len(self._empty)
+        rule = self.value(schema)
+        del self._empty[n_empty:]
+        return rule
 
     def _of_ref(self, ref: str) -> str | None:
         if ref not in self._of_refs:
@@ -147,9 +194,11 @@ class _Rules:
             return self._values(plain)
         rules: list[str | None] = []
         rest: list[str] = []
-        for kind in types_of(plain):
+        if not (types := types_of(plain)):
+            self._empty.append("type: no type is in all of its lists")
+        for kind in types:
             part = {key: plain[key] for key in KEYWORDS[kind] if key in plain}
-            if kind in ("integer", "number") and needs_exact_numbers(part):
+            if kind in ("integer", "number") and (self._are_all_exact or needs_exact_numbers(part)):
                 rules.append(self._number(part, kind == "integer"))
             elif kind == "object" and self._is_long(part, set()):
                 rules.append(self._object(part))
@@ -177,6 +226,10 @@ class _Rules:
             return self._leaf({"type": kind, "multipleOf": part["multipleOf"], **near})
         else:
             pattern = number_patterns.listed(number_patterns.multiples(bounds, step))
+        if not pattern:
+            stated = ", ".join(f"{key} {_shown(part[key])}" for key in sorted(part))
+            kind = "integer" if is_integer else "number"
+            self._empty.append(f"{stated}: no {kind} fits")
         return self._rule(f"/{pattern}/") if pattern else None
 
     def _values(self, plain: Plain) -> str | None:
@@ -202,6 +255,8 @@ class _Rules:
             if self._is_long(kept, set()):
                 raise refuse("enum")
             rules.append(self._leaf({"type": plain.get("type", [*KEYWORDS]), **kept, "enum": soft}))
+        if not any(rules):
+            self._empty.append("enum: none of its values fits the other keywords")
         return self._either(rules)
 
     def _object(self, part: Plain) -> str | None:
@@ -210,7 +265,7 @@ class _Rules:
         required, pairs = part.get("required", ()), list[tuple[str, bool]]()
         schemas = property_schemas(part)
         for name, schema in schemas.items():
-            rule = self.value(schema)
+            rule = (self.value if name in required else self._optional)(schema)
             if rule is not None:
                 key = _text(json.dumps(name, ensure_ascii=False))
                 pairs.append((f'{key} ":" {rule}', name in required))
@@ -218,7 +273,7 @@ class _Rules:
                 return None
         others = None
         if "patternProperties" not in part:
-            others = self.value(part.get("additionalProperties", True))
+            others = self._optional(part.get("additionalProperties", True))
         key = self._rule(_key_beside(schemas), is_token=True)
         more = None if others is None else self._rule(f'{key} ":" {others}')
         return self._rule('"{" ' + self._pairs(pairs, more) + ' "}"')
@@ -238,7 +293,7 @@ class _Rules:
         return first
 
     def _array(self, part: Plain) -> str | None:
-        least, most = part.get("minItems", 0), part.get("maxItems")
+        n_empty, least, most = len(self._empty), part.get("minItems", 0), part.get("maxItems")
         firsts: list[str] = []
         for schema in part.get("prefixItems", ())[:most]:
             if (rule := self.value(schema)) is None:
@@ -249,7 +304,9 @@ class _Rules:
         if rest is None:
             most = len(firsts) if most is None else min(most, len(firsts))
         if most is not None and least > most:
+            self._empty.append(f"minItems {least}: no more than {most} items fit")
             return None
+        del self._empty[n_empty:]
         n = len(firsts)
         if n == 0 and rest is not None and most != 0:
             inner = f"{rest} " + _times(f'"," {rest}', max(least - 1, 0), most and most - 1)
@@ -266,6 +323,7 @@ class _Rules:
     def _leaf(self, schema: Any) -> str | None:
         """Returns the rule of a schema that the library follows by itself."""
         if schema is False:
+            self._empty.append("false: no value fits it")
             return None
         document: dict[str, Any] = {} if schema is True else dict(schema)
         if '"$ref"' in write_schema(document):
@@ -273,11 +331,17 @@ class _Rules:
             document = {**kept, "$defs": {"root": _moved(self._root)}}
         if isinstance(self._root, Mapping) and "$schema" in self._root:
             document["$schema"] = self._root["$schema"]
-        return self._rule("%json " + write_schema({**document, "x-guidance": dict(self._options)}))
+        text = write_schema({**document, "x-guidance": dict(self._options)})
+        if reason := self._check(json.loads(text)):
+            if not is_unsatisfiable(reason):
+                raise UnsupportedKeywordError(reason)
+            self._empty.append(reason)
+            return None
+        return self._rule("%json " + text)
 
     def _is_long(self, schema: Any, seen: set[str]) -> bool:
         """Whether a schema, or what it refers to, needs exact numbers."""
-        if needs_exact_numbers(schema):
+        if self._are_all_exact or needs_exact_numbers(schema):
             return True
         for ref in _refs(schema):
             if ref not in seen:
@@ -314,6 +378,21 @@ class _Rules:
         name = self._new_name(is_token)
         self._lines.append(f"{name}: {body}")
         return name
+
+
+def is_unsatisfiable(reason: str) -> bool:
+    """Whether the library refuses a schema because no value fits it."""
+    return "Unsatisfiable schema" in reason
+
+
+def _choice_keyword(schema: Mapping[str, Any]) -> str:
+    return next((key for key in ("allOf", "anyOf", "oneOf", "$ref") if key in schema), "enum")
+
+
+def _shown(number: Any) -> str:
+    """Returns a number as a person reads it: the digits of a long one are cut."""
+    text = str(number)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
 def _bounds(part: Plain) -> Bounds:
@@ -465,3 +544,12 @@ def _type_of(value: Any) -> str:
         return "integer" if exact(value).denominator == 1 else "number"
     names: dict[type, str] = {str: "string", list: "array", dict: "object"}
     return names.get(type(value), "null")
+
+
+_LONG: Mapping[str, Callable[[Any], bool]] = {
+    "const": _holds_long,
+    "enum": _holds_long,
+    "multipleOf": _is_long_step,
+    **dict.fromkeys(_NUMBER_KEYS, _is_long),
+}
+"""By keyword: whether its value is, or holds, a number that a float would change."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -11,6 +11,8 @@ MAX_LISTED = 64
 """Maximum number of multiples, or of fractions between two integers, that are listed."""
 _MAX_DIGITS = 40
 """Bounds with more digits are clipped to as many, if numbers are left: expressions stay short."""
+_MAX_NESTED = 40
+"""Digits that are nested in an expression; the library's parser allows some 250 levels in all."""
 _MAX_PLACES = 400
 """Digits behind the point that are looked at for a number between two bounds."""
 
@@ -168,6 +170,8 @@ def _from(digits: str) -> str:
     """Returns an expression of texts of as many digits that are not before ``digits``."""
     if not digits.strip("0"):
         return _any(len(digits))
+    if len(digits) > _MAX_NESTED:
+        return _from_parts(digits[:_MAX_NESTED], digits[_MAX_NESTED:], _from, 1)
     head, rest = int(digits[0]), digits[1:]
     ways = [digits[0] + _from(rest)]
     if head < 9:
@@ -179,10 +183,23 @@ def _up_to(digits: str) -> str:
     """Returns an expression of texts of as many digits that are not behind ``digits``."""
     if not digits.strip("9"):
         return _any(len(digits))
+    if len(digits) > _MAX_NESTED:
+        return _from_parts(digits[:_MAX_NESTED], digits[_MAX_NESTED:], _up_to, -1)
     head, rest = int(digits[0]), digits[1:]
     ways = [digits[0] + _up_to(rest)]
     if head > 0:
         ways.append(_digit(0, head - 1) + _any(len(rest)))
+    return f"({'|'.join(ways)})"
+
+
+def _from_parts(head: str, rest: str, side: Callable[[str], str], step: int) -> str:
+    """Returns what ``side`` returns of ``head + rest``, with fewer levels.
+
+    step: 1 if larger texts are in, -1 if smaller ones are.
+    """
+    ways, next_head = [head + side(rest)], int(head) + step
+    if 0 <= next_head < 10 ** len(head):
+        ways.append(side(str(next_head).rjust(len(head), "0")) + _any(len(rest)))
     return f"({'|'.join(ways)})"
 
 

@@ -11,8 +11,11 @@ from edgedec.models.installation import install_command
 from edgedec.runtime.sampling.exact_schema import (
     check_steps,
     exact_grammar,
+    is_unsatisfiable,
+    long_numbers,
     needs_exact_numbers,
     read_schema,
+    why_empty,
     write_schema,
 )
 from edgedec.runtime.sampling.schema_narrowing import narrowed, without_patterns
@@ -133,11 +136,14 @@ def _of_schema(text: str, check: Callable[[Grammar], str]) -> tuple[Grammar, str
             grammar = _grammar(one, text)
             reason = check(grammar)
             if reason and "lark_grammar" in grammar:  # whose text nobody wrote
-                reason = "it cannot be followed beside numbers of more digits than a float holds"
+                keyword = next(long_numbers(one))
+                reason = f"{keyword}: the library refuses numbers this long: use fewer digits"
         except UnsupportedKeywordError as error:
             reason = str(error)
         if not reason:
             return grammar, ""
+        if is_unsatisfiable(reason):
+            reason = why_empty(one, _schema_refusal) or reason
         first = first or reason
     return {}, first
 
@@ -159,10 +165,12 @@ def _grammar(schema: Any, text: str) -> Grammar:
     if not needs_exact_numbers(schema):
         check_steps(schema)
         return {"json_schema": json.loads(write_schema(schema))}
-    lark = exact_grammar(schema, space_lines(text), _options(schema))
-    if lark is None:
-        raise UnsupportedKeywordError("no value fits it")
+    lark = exact_grammar(schema, space_lines(text), _options(schema), _schema_refusal)
     return {"lark_grammar": lark}
+
+
+def _schema_refusal(schema: Any) -> str:
+    return refusal({"json_schema": schema})
 
 
 def _hint(text: str, check: Callable[[Grammar], str]) -> str:

@@ -95,6 +95,13 @@ EXACT: list[tuple[Any, list[str], list[str]]] = [
     ('{"const": 12345678901234567890.5}', ["12345678901234567890.5"], ["12345678901234567890"]),
     ({"type": "integer", "maximum": 10**400}, [str(10**39), "5"], [str(10**401)]),
     ({"const": 10**400}, [str(10**400)], [str(10**400 + 1)]),
+    ({"type": "integer", "exclusiveMinimum": 1e300}, [str(10**300 + 1), "2" * 301, "1" * 302],
+     [str(10**300), "9" * 300]),
+    ({"type": "number", "exclusiveMaximum": -(10**1000)}, [f"-{10**1000 + 7}"], [f"-{10**1000}"]),
+    ({"anyOf": [{"const": LONG}, {"type": "integer", "minimum": 2, "maximum": 1}]}, [str(LONG)],
+     ["1", "2"]),
+    ({"properties": {"a": {"const": LONG}, "b": {"type": "string", "minLength": 3, "maxLength": 2}},
+      "type": "object"}, [f'{{"a": {LONG}}}'], ['{"b": "abc"}']),
 ]  # fmt: skip
 
 
@@ -113,9 +120,24 @@ REFUSED: list[tuple[Any, str]] = [
      "minProperties"),
     ({"type": "object", "patternProperties": {"^a": INT64}}, "patternProperties"),
     ({"$ref": "https://example.com/x", "minimum": LONG}, r"\$ref"),
-    ({"minimum": LONG, "maximum": LONG - 1, "type": "integer"}, "no value fits"),
+    ({"minimum": LONG, "maximum": LONG - 1, "type": "integer"},
+     f"maximum {LONG - 1}, minimum {LONG}: no"),
     ({"type": "integer", "allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}, "multipleOf"),
     ('{"const": Infinity}', "Infinity"),
+    ({"type": "integer", "exclusiveMinimum": 20, "exclusiveMaximum": 21},
+     "exclusiveMaximum 21, exclusiveMinimum 20: no integer fits"),
+    ({"type": "integer", "minimum": 3, "maximum": 4, "multipleOf": 5}, "multipleOf 5: no integer"),
+    ({"type": "object", "properties": {"a": {"minimum": LONG, "maximum": 5, "type": "integer"},
+                                       "b": {"type": "integer", "minimum": 2, "maximum": 1}},
+      "required": ["b"]}, "maximum 1, minimum 2: no integer fits"),
+    ({"type": "array", "minItems": 3, "maxItems": 2, "items": INT64}, "minItems 3: no more than 2"),
+    ({"type": "array", "minItems": 2, "items": {"type": "integer", "minimum": 7, "maximum": 6}},
+     "maximum 6, minimum 7"),
+    ({"allOf": [{"enum": [1, 2]}, {"enum": [LONG]}]}, "allOf: no value fits all of its parts"),
+    ({"enum": [LONG, 7], "maximum": 5}, "enum: none of its values fits"),
+    ({"allOf": [{"type": "string"}, {"type": "integer", "minimum": LONG}]}, "type: no type is in"),
+    ({"type": "integer", "minimum": 10**300, "maximum": 10**299}, r"maximum 10+\.{3}, minimum 10+"),
+    ({"type": "number", "minimum": 10**3500}, "minimum: the library refuses .* use fewer digits"),
 ]  # fmt: skip
 
 
@@ -142,6 +164,36 @@ def test_strings_may_hold_escapes_of_letters(grammars: Grammars) -> None:
         assert len(json.loads(text)) <= 2
     for text in (r'"\ud83d"', r'"\u00e9\u00e9\u00e9"', r'"\x"'):
         assert not allows(grammars, schema, f'{{"a":{text}}}'), text
+
+
+TEXTS = [*map(chr, range(256)), "\u2028", "\ud7ff", "\ue000", "\uffff", "\U0001f600", "\U0010ffff"]
+"""All kinds of characters that JSON escapes, some that it does not, and the ends of ranges."""
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        lambda text: {"type": "string"},
+        lambda text: {"const": text},
+        lambda text: {"enum": ["zz", text]},
+        lambda text: {"enum": [LONG, text]},
+        lambda text: {"type": "string", "pattern": r"^[\s\S]$"},
+        lambda text: {"type": "string", "maxLength": 1},
+    ],
+)
+def test_every_text_can_be_written_though_not_with_every_escape(
+    grammars: Grammars, schema: Any
+) -> None:
+    for text in TEXTS:
+        spellings = (json.dumps(text, ensure_ascii=False), json.dumps(text))
+        assert any(allows(grammars, schema(text), one) for one in spellings), ascii(text)
+
+
+def test_every_name_can_be_written(grammars: Grammars) -> None:
+    for text in TEXTS:
+        schema = {"type": "object", "properties": {text: {}}, "required": [text]}
+        spellings = (json.dumps({text: 1}, ensure_ascii=False), json.dumps({text: 1}))
+        assert any(allows(grammars, schema, one) for one in spellings), ascii(text)
 
 
 CONTAINS: list[tuple[Any, list[str], list[str]]] = [
