@@ -137,7 +137,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"enum": [LONG, 7], "maximum": 5}, "enum: none of its values fits"),
     ({"allOf": [{"type": "string"}, {"type": "integer", "minimum": LONG}]}, "type: no type is in"),
     ({"type": "integer", "minimum": 10**300, "maximum": 10**299}, r"maximum 10+\.{3}, minimum 10+"),
-    ({"type": "number", "minimum": 10**3500}, "minimum: the library refuses .* use fewer digits"),
+    ({"type": "number", "minimum": 10**3500 + 1}, "minimum: the library refuses .* use fewer"),
 ]  # fmt: skip
 
 
