@@ -74,8 +74,7 @@ def chat_text(engine: Engine, prompt: ChatPrompt) -> str:
     """Returns the text that the chat template makes of a conversation."""
     prompt, begun = _without_begun(_with_choice(prompt))
     text = engine.encoder.render(*_template_input(engine, prompt), prompt.variables)
-    is_silent = bool(begun) or prompt.variables.get("enable_thinking") is False
-    return text + (_end_of_thought(engine.encoder, text) if is_silent else "") + begun
+    return text + _end_of_thought(engine.encoder, text, prompt, begun) + begun
 
 
 def _chat(
@@ -89,20 +88,26 @@ def _chat(
         )
     messages, described = _template_input(engine, prompt)
     tokens, rendered = encoder.encode_conversation(messages, described, prompt.variables)
-    is_silent = bool(begun) or prompt.variables.get("enable_thinking") is False
-    if is_silent and (end := _end_of_thought(encoder, rendered)):
+    if end := _end_of_thought(encoder, rendered, prompt, begun):
         tokens += encoder.encode_marks(end)
     if begun:
         tokens += engine.tokenizer.encode(begun)
     settings: dict[str, Any] = {}
     if prompt.tools:
-        settings = {**dict.fromkeys(CONSTRAINTS), "grammar": tools.grammar(prompt, stated)}
+        grammar = tools.grammar(prompt, stated, _has_parts(engine) and not begun)
+        settings = {**dict.fromkeys(CONSTRAINTS), "grammar": grammar}
     return Prepared(
         tokens,
         settings=settings,
         is_answer=not begun,
         has_calls=bool(prompt.tools),
     )
+
+
+def _has_parts(engine: Engine) -> bool:
+    """Whether calls are parts of an output, whose headers name the tool."""
+    thoughts = engine.encoder.thoughts
+    return thoughts is not None and thoughts.header is not None and engine.encoder.reads_tools
 
 
 def _with_choice(prompt: ChatPrompt) -> ChatPrompt:
@@ -120,12 +125,20 @@ def _without_begun(prompt: ChatPrompt) -> tuple[ChatPrompt, str]:
     return (replace(prompt, messages=prompt.messages[:-1]) if begun else prompt), begun
 
 
-def _end_of_thought(encoder: PromptEncoder, rendered: str) -> str:
-    """Returns what ends a thought that the template begins, where it cannot leave thoughts out."""
+def _end_of_thought(encoder: PromptEncoder, rendered: str, prompt: ChatPrompt, begun: str) -> str:
+    """Returns what has the model answer at once, if it is to, but the template cannot say it.
+
+    It ends a thought that the template begins, or begins a part that is no thought. Where calls of
+    tools are parts, the model chooses the part.
+    """
     thoughts = encoder.thoughts
-    if thoughts is None or thoughts.state_after(rendered) != "thought":
+    is_off = prompt.variables.get("enable_thinking") is False
+    if thoughts is None or not (begun or is_off):
         return ""
-    return thoughts.closing
+    state = thoughts.state_after(rendered)
+    if state == "start" and (begun or not prompt.tools):
+        return thoughts.answer
+    return thoughts.closing if state == "thought" else ""
 
 
 def _template_input(engine: Engine, prompt: ChatPrompt) -> tuple[list[Any], list[Any]]:
@@ -140,6 +153,8 @@ def _knows_calls(engine: Engine, described: list[dict[str, Any]]) -> bool:
     """Whether the chat template lists tools, and writes calls in the form that is read here."""
     if not engine.encoder.reads_tools:
         return False
+    if _has_parts(engine):
+        return True
     try:
         text = engine.encoder.render([{"role": "user", "content": "-"}], described)
     except SessionError:

@@ -1,7 +1,8 @@
 """Tools: how the model learns about them, and how its calls follow their schemas.
 
 A call is a JSON object between ``<tool_call>`` and ``</tool_call>``, as the models of the Qwen and
-Hermes families were trained to write it. Other models read it in the system message.
+Hermes families were trained to write it. Other models read it in the system message. gpt-oss writes
+calls as parts of its output, whose headers name the tool.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from edgedec.apps.serve.core import AUTO, REQUIRED, ChatPrompt, Message, Tool
 from edgedec.runtime.config import CONSTRAINTS, GenerationConfig
 from edgedec.runtime.sampling.schema_grammar import constraint_grammar, space_lines
 from edgedec.runtime.sampling.schema_loosening import Loosened, loosened_grammar
+from edgedec.runtime.text.thoughts import CALL_MARKS
 
-BEGIN, END = "<tool_call>", "</tool_call>"
+BEGIN, END = CALL_MARKS
 
 _TOOLS = """You may call functions to answer the user. Their signatures are within <tools></tools>:
 <tools>
@@ -29,6 +31,14 @@ To call one, write a JSON object within <tool_call></tool_call>:
 _FREE = """start: HEAD | BEFORE call {more}
 HEAD: /(.|\\n)*/ & ~/(.|\\n)*<tool_call>(.|\\n)*/
 BEFORE: /(.|\\n)*<tool_call>/ & ~/(.|\\n)*<tool_call>(.|\\n)+/
+"""
+
+_PARTS = """start: (thought | preamble)* ({replies})
+thought: <|channel|> "analysis" <|message|> TEXT next
+preamble: <|channel|> "commentary" <|message|> TEXT next
+answer: <|channel|> "final" <|message|> {text}
+next: <|end|> <|start|> "assistant"
+TEXT: /(.|\n)*/
 """
 
 
@@ -68,10 +78,11 @@ def _call_text(function: Mapping[str, Any]) -> str:
     return f"{BEGIN}\n{json.dumps(call, ensure_ascii=False)}\n{END}"
 
 
-def grammar(prompt: ChatPrompt, settings: Mapping[str, Any]) -> str:
+def grammar(prompt: ChatPrompt, settings: Mapping[str, Any], has_parts: bool = False) -> str:
     """Returns the grammars of an answer that may call tools, or has to, as llguidance lists them.
 
     settings: of the request. What they have a text follow, an answer without a call follows.
+    has_parts: the model's output has parts with headers, thoughts and calls among them.
 
     Raises:
         ConfigError: The request's own schema, expression or grammar is refused.
@@ -82,7 +93,8 @@ def grammar(prompt: ChatPrompt, settings: Mapping[str, Any]) -> str:
     parts = {f"a{i}": _arguments(tool).grammar for i, tool in enumerate(tools)}
     if text is not None:
         parts["text"] = constraint_grammar(*text)
-    outer = {"lark_grammar": _outer(prompt, tools, text)}
+    rules = _parts(prompt, tools, text is not None) if has_parts else _outer(prompt, tools, text)
+    outer = {"lark_grammar": rules}
     return json.dumps({"grammars": [outer, *({"name": k, **part} for k, part in parts.items())]})
 
 
@@ -112,6 +124,17 @@ def _outer(prompt: ChatPrompt, tools: Sequence[Tool], text: tuple[str, str] | No
     if prompt.choice == AUTO and text is None:
         return _FREE.format(more=more) + rules
     return f'{space}start: "{BEGIN}" call {more}{" | @text" if text else ""}\n{rules}'
+
+
+def _parts(prompt: ChatPrompt, tools: Sequence[Tool], has_text: bool) -> str:
+    """Returns the grammar of an output in parts; a call is the last one."""
+    calls = [
+        f"<|channel|> {json.dumps('commentary to=functions.' + tool.name, ensure_ascii=False)} "
+        f'" " <|constrain|> "json" <|message|> @a{i}'
+        for i, tool in enumerate(tools)
+    ]
+    replies = [*(["answer"] if prompt.choice == AUTO else []), *calls]
+    return _PARTS.format(replies=" | ".join(replies), text="@text" if has_text else "TEXT")
 
 
 def _head(tool: Tool) -> str:

@@ -64,8 +64,12 @@ class Masks:
         thoughts: ThoughtFormat,
         begins: State,
     ) -> TokenMask | None:
-        """Returns a mask that begins where the answer does; a prefix begins the whole output."""
-        if mask is None or request.prefix:
+        """Returns a mask that begins where the answer does.
+
+        A prefix begins the whole output, and so does a grammar that writes the headers of parts.
+        """
+        has_headers = thoughts.header is not None and thoughts.header[0] in (request.grammar or "")
+        if mask is None or request.prefix or has_headers:
             return mask
         from edgedec.runtime.sampling.thought_mask import ThoughtMask, ThoughtTokens
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgedec.models.errors import PromptTooLongError, SessionError
 from edgedec.models.source_tokens import SourceText, is_source, source_tokens
-from edgedec.runtime.text.call_form import CallForm
+from edgedec.runtime.text.call_form import THOUGHT_KEYS, CallForm
 from edgedec.runtime.text.tokenizer import Codec, without_surrogates
 
 if TYPE_CHECKING:  # `loading` knows when to import it
@@ -27,7 +27,6 @@ Prompt = str | Sequence[Message] | Sequence[int]
 _BYTES = bytes | bytearray | memoryview  # sequences of numbers that are no token ids
 _ROLES = ("system", "user", "assistant", "tool")
 _TEXT_PARTS = ("text", "input_text", "output_text")  # as clients of chat and of responses say it
-_THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # what messages call a thought
 _PIECE = 1 << 15  # characters
 _SLACK = 32  # tokens that a cut may add at most, by far
 
@@ -224,7 +223,7 @@ class PromptEncoder:
         has_calls = any(message.get("tool_calls") for message in messages)
         form = self._template.call_form if has_calls else CallForm()
         source = self._template.source
-        messages = [form.of(_with_thought(message, source)) for message in messages]
+        messages = form.of_all([_with_thought(message, source) for message in messages])
         texts = list(texts_of([*messages, *tools, dict(variables)]))
         self._check_length(texts)
         escape = SpecialTokenEscape(self._codec.special_texts, texts)
@@ -281,11 +280,11 @@ def checked_message(message: Message) -> dict[str, Any]:
 
 def _with_thought(message: dict[str, Any], template: str) -> dict[str, Any]:
     """Returns ``message`` with its thought under the name that ``template`` reads."""
-    thoughts = (message.get(name) for name in _THOUGHTS)
+    thoughts = (message.get(name) for name in THOUGHT_KEYS)
     thought = next((text for text in thoughts if isinstance(text, str) and text), "")
-    if not thought or (message.get("tool_calls") and message["content"]):
-        return message  # some templates refuse thoughts beside both
-    read = {name: thought for name in _THOUGHTS if name in template}
+    if not thought:
+        return message
+    read = {name: thought for name in THOUGHT_KEYS if name in template}
     return {**message, **{name: text for name, text in read.items() if not message.get(name)}}
 
 

@@ -51,6 +51,10 @@ class ShownTokens:
         """The next characters belong to the answer."""
         self._answer.extend(self._raw.popleft() for _ in range(n_characters))
 
+    def add(self, n_characters: int) -> None:
+        """So many characters come in that no token brought."""
+        self._answer.extend([-1] * n_characters)
+
     def leave_out(self, n_characters: int) -> None:
         """The next characters do not belong to it."""
         for _ in range(n_characters):

@@ -176,6 +176,11 @@ class TextStream:
         assert self._splitter is not None
         answer = ""
         for kind, part in self._splitter.push(text, is_last):
+            if kind == "added":
+                answer += part
+                if self._trace is not None:
+                    self._trace.add(len(part))
+                continue
             if kind == "text":
                 answer += part
             elif kind == "thought":

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
-State = Literal["start", "thought", "text", "header", "wrapper"]
-"""Nothing yet; a thought; the answer; the name of a part; what may stand around an answer."""
+State = Literal["start", "thought", "text", "header", "call", "wrapper"]
+"""Nothing yet; a thought; the answer; the name of a part; a call; what may surround an answer."""
 
-Kind = Literal["thought", "text", "mark"]
+Kind = Literal["thought", "text", "mark", "added"]
+"""A part of a thought, of the answer, of neither; text of the answer that no token wrote."""
+
+CALL_MARKS = ("<tool_call>", "</tool_call>")
+"""Marks around calls of tools in answers, as the models of the Qwen and Hermes families write."""
 
 _THOUGHT_PARTS = ("analysis", "thought", "thinking")
 _HARMONY = ("<|channel|>", "<|message|>")
@@ -22,12 +27,14 @@ _PAIRS = (
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("◁think▷", "◁/think▷"),
 )
+_UNNAMED = ("<unused94>thought", "<unused95>")  # MedGemma's; its template is Gemma 3's
 PAIRED_MARKS = ("<think>", "</think>", *chain.from_iterable(_PAIRS))
 """Marks around thoughts, which templates look for in earlier answers."""
 
 _WRAPPERS = (("<response>", "</response>"), ("<answer>", "</answer>"))
 _STEPS = ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")
 _TAG = re.compile(r"</((?:[a-z]+[:_])?(?:think|thinking|thought|reasoning))>")
+_NO_TOOLS = ("user", "assistant", "all")  # recipients of messages
 _TAIL = 64  # characters of a prompt in which a thought may have begun
 
 
@@ -40,6 +47,7 @@ class ThoughtFormat:
     left_out: further marks that belong to neither thought nor answer.
     answer: what has to stand before an answer, where that is marked.
     wrapper: what may stand around an answer behind a thought.
+    others: further marks around thoughts, which an output may begin with.
     """
 
     begin: str = "<think>"
@@ -49,11 +57,13 @@ class ThoughtFormat:
     left_out: tuple[str, ...] = ()
     answer: str = ""
     wrapper: tuple[str, str] | None = None
+    others: tuple[tuple[str, str], ...] = ()
 
     @property
     def texts(self) -> tuple[str, ...]:
         """All marks."""
-        return (self.begin, self.end, *(self.header or ()), *self.left_out)
+        others = chain.from_iterable(self.others)
+        return (self.begin, self.end, *(self.header or ()), *self.left_out, *others)
 
     @property
     def openings(self) -> Mapping[str, State]:
@@ -91,7 +101,9 @@ class ThoughtFormat:
         header = None if self.header is None else (of(self.header[0]), of(self.header[1]))
         left_out = tuple(map(of, self.left_out))
         begin, end, answer = of(self.begin), of(self.end), of(self.answer)
-        return replace(self, begin=begin, end=end, header=header, left_out=left_out, answer=answer)
+        others = tuple((of(first), of(last)) for first, last in self.others)
+        made = replace(self, begin=begin, end=end, header=header, left_out=left_out)
+        return replace(made, answer=answer, others=others)
 
 
 def find_thought_format(template: str, special_texts: Iterable[str]) -> ThoughtFormat:
@@ -102,7 +114,7 @@ def find_thought_format(template: str, special_texts: Iterable[str]) -> ThoughtF
     special = frozenset(special_texts)
     if special.issuperset(_HARMONY):
         begin, answer = (f"<|channel|>{name}<|message|>" for name in ("analysis", "final"))
-        between = ("<|start|>assistant",)
+        between = ("<|start|>assistant", "<|call|>", "<|constrain|>")
         return ThoughtFormat(begin, "<|end|>", True, _HARMONY, between, answer)
     if "<|think|>" in template and {"<|think|>", "<|content|>"} <= special:
         opening = ("<|begin|>assistant", "<|content|>")
@@ -115,7 +127,8 @@ def find_thought_format(template: str, special_texts: Iterable[str]) -> ThoughtF
         return ThoughtFormat(f"<{tag[1]}>", f"</{tag[1]}>", True, wrapper=wrapper)
     if _STEPS[1] in template:  # Apriel's
         return ThoughtFormat(*_STEPS, True, wrapper=("", "[END FINAL RESPONSE]"))
-    return ThoughtFormat(is_known={"<think>", "</think>"} <= special)
+    is_known = {"<think>", "</think>"} <= special
+    return ThoughtFormat(is_known=is_known, others=(_UNNAMED,))
 
 
 class ThoughtSplitter:
@@ -130,7 +143,10 @@ class ThoughtSplitter:
         self._marks = marks
         self.state: State = state
         self._held = ""
+        self._call = ""  # arguments so far
+        self._special = special
         self._is_fresh = state == "thought"  # line breaks mean nothing here
+        self._pairs = [(marks.begin, marks.end), *marks.others]
         openings = [marks.header[0]] if marks.header else [marks.begin]
         wanted = [*openings, marks.end, *marks.left_out]
         self._anywhere = [mark for mark in wanted if any(one in mark for one in special)]
@@ -152,6 +168,8 @@ class ThoughtSplitter:
             if self._is_fresh:
                 yield from self._blank()
             yield from self._step(is_last)
+        if is_last and self.state == "call" and _is_json(self._call):  # a stop token ended it
+            yield from self._end_of_call()
 
     def _step(self, is_last: bool) -> Iterator[tuple[Kind, str]]:
         if self.state == "start":
@@ -160,6 +178,8 @@ class ThoughtSplitter:
             yield from self._unwrap(is_last)
         elif self.state == "header":
             yield from self._header(is_last)
+        elif self.state == "call":
+            yield from self._arguments(is_last)
         elif self.state == "thought":
             yield from self._until([self._marks.end, *self._anywhere], "thought", is_last)
         else:
@@ -173,15 +193,31 @@ class ThoughtSplitter:
 
     def _start(self, is_last: bool) -> Iterator[tuple[Kind, str]]:
         head = self._held.lstrip()
-        wanted = [self._marks.begin, *self._anywhere]
-        if head.startswith(self._marks.begin) and self._marks.header is None:
-            n = len(self._held) - len(head) + len(self._marks.begin)
+        if self._marks.header is not None:
+            yield from self._start_of_part(head, is_last)
+            return
+        wanted = [*(begin for begin, _ in self._pairs), *self._anywhere]
+        if pair := next((pair for pair in self._pairs if head.startswith(pair[0])), None):
+            n = len(self._held) - len(head) + len(pair[0])
             yield "mark", self._take(n)
+            self._anywhere = [
+                pair[1] if mark == self._marks.end else mark for mark in self._anywhere
+            ]
+            self._marks = replace(self._marks, begin=pair[0], end=pair[1])
             self.state, self._is_fresh = "thought", True
         elif any(head.startswith(mark) for mark in self._anywhere):
             if head != self._held:
                 yield "mark", self._take(len(self._held) - len(head))
             self.state = "text"
+        elif is_last or not any(mark.startswith(head) for mark in wanted):
+            self.state = "text"
+
+    def _start_of_part(self, head: str, is_last: bool) -> Iterator[tuple[Kind, str]]:
+        """Sees whether a part begins with its recipient, with its channel, or with neither."""
+        wanted = ["to=", *self._anywhere]
+        if head.startswith(tuple(wanted)):
+            yield "mark", self._take(len(self._held) - len(head))
+            self.state = "header" if head.startswith("to=") else "text"
         elif is_last or not any(mark.startswith(head) for mark in wanted):
             self.state = "text"
 
@@ -193,10 +229,38 @@ class ThoughtSplitter:
             if is_last:
                 yield "mark", self._take(len(self._held))
             return
-        name = self._held[:found].split()
+        words = self._words(self._held[:found])
         yield "mark", self._take(found + len(closing))
-        self.state = "thought" if name and name[0] in _THOUGHT_PARTS else "text"
+        recipient = next((word[3:] for word in words if word.startswith("to=")), "user")
+        if recipient not in _NO_TOOLS:
+            head = json.dumps({"name": recipient.removeprefix("functions.")}, ensure_ascii=False)
+            yield "added", f'{CALL_MARKS[0]}{head[:-1]}, "arguments": '
+            self.state, self._call = "call", ""
+            return
+        channel = next((word for word in words if not word.startswith("to=")), "")
+        self.state = "thought" if channel in _THOUGHT_PARTS else "text"
         self._is_fresh = True
+
+    def _words(self, header: str) -> list[str]:
+        """Returns the words of a header, which marks separate as well as blanks."""
+        for mark in self._special:
+            header = header.replace(mark, " ")
+        return header.split()
+
+    def _arguments(self, is_last: bool) -> Iterator[tuple[Kind, str]]:
+        """Yields the arguments of a call, and what ends it once they are whole."""
+        endings = [self._marks.end, *self._marks.left_out[:2]]
+        for kind, part in self._until(endings, "text", is_last):
+            if kind == "mark":
+                yield from self._end_of_call()
+            else:
+                self._call += part
+            yield kind, part
+
+    def _end_of_call(self) -> Iterator[tuple[Kind, str]]:
+        if not self._call.strip():
+            yield "added", "{}"
+        yield "added", f"}}{CALL_MARKS[1]}"
 
     def _unwrap(self, is_last: bool) -> Iterator[tuple[Kind, str]]:
         """Sees whether the answer is wrapped; its closing mark is left out then."""
@@ -245,10 +309,20 @@ class ThoughtSplitter:
             is_over = self.state == "thought"
             self._is_fresh = self._is_fresh or is_over
             self.state = "wrapper" if is_over and self._marks.wrapper else "text"
+        elif self._marks.header is not None and mark in self._marks.left_out[:2]:
+            self.state = "start"
 
     def _take(self, n: int) -> str:
         taken, self._held = self._held[:n], self._held[n:]
         return taken
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def overlap(text: str, mark: str) -> int:

@@ -67,3 +67,45 @@ def test_an_answer_of_nothing_is_empty(tokenizer: Any, content: dict[str, Any]) 
         [{"role": "user", "content": "hi"}, {"role": "assistant", **content}]
     )
     assert text == "<hi><>"
+
+
+ONE_CALL = (
+    "{% for m in messages %}{% if m.tool_calls %}{% set f = m.tool_calls[0].function %}"
+    "{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}"
+    "{{ m.thinking }}{{ m.content }}[{{ f.name }} {{ f.arguments | tojson }}]"
+    "{% else %}<{{ m.content }}>{% endif %}{% endfor %}"
+)
+
+
+def called(*ids: str, **message: Any) -> dict[str, Any]:
+    calls = [{"id": one, "function": {"name": f"f{one}", "arguments": {"q": one}}} for one in ids]
+    return {"role": "assistant", "tool_calls": calls, **message}
+
+
+def result(of: str = "", content: str = "") -> dict[str, Any]:
+    return {"role": "tool", "content": content or of, **({"tool_call_id": of} if of else {})}
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        (
+            [called("a", "b", content="Hm"), result("b"), result("a")],
+            'Hm[fa {"q": "a"}]<a>[fb {"q": "b"}]<b>',
+        ),
+        (
+            [called("a", "b"), result(content="1"), result(content="2"), called("c")],
+            '[fa {"q": "a"}]<1>[fb {"q": "b"}]<2>[fc {"q": "c"}]',
+        ),
+        ([called("a", "b"), result("x"), result("b")], '[fa {"q": "a"}][fb {"q": "b"}]<b><x>'),
+        ([called("a", content="Text", thinking="Hm")], 'Text[fa {"q": "a"}]'),
+        ([called("a", content="", thinking="Hm")], 'Hm[fa {"q": "a"}]'),
+        ([called("a", content="", reasoning_content="Hm")], 'Hm[fa {"q": "a"}]'),
+    ],
+)
+def test_templates_of_one_call_are_given_a_message_for_each(
+    tokenizer: Any, messages: list[dict[str, Any]], expected: str
+) -> None:
+    """As gpt-oss's, which shows the first call alone, and refuses a thought beside text."""
+    encoder = PromptEncoder(tokenizer, ChatTemplate(ONE_CALL))
+    assert encoder.render([{"role": "user", "content": "hi"}, *messages]) == f"<hi>{expected}"

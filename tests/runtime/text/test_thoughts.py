@@ -18,7 +18,10 @@ from edgedec.runtime.text.thoughts import (
 )
 from edgedec.runtime.text.tokenizer import Tokenizer
 
-HARMONY = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|constrain|>"]
+HARMONY = [
+    "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|constrain|>", "<|call|>",
+]  # fmt: skip
+CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Ulm"}}</tool_call>'
 SOLAR = ["<|begin|>", "<|think|>", "<|content|>", "<|end|>"]
 FORMATS = {
     "gpt-oss": (
@@ -37,6 +40,58 @@ FORMATS = {
         ("One. two.", "First, {}"),
     ),
     "gpt-oss, at once": (HARMONY, "", "<|channel|>final<|message|>Hi", ("", "Hi")),
+    # What openai-harmony 0.0.8 finds in the calls below; it agrees on 3,000 drawn outputs.
+    "gpt-oss, a call": (
+        HARMONY,
+        "",
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+        'to=functions.get_weather <|constrain|>json<|message|>{"city": "Ulm"}<|call|>',
+        ("Hm.", CALL),
+    ),
+    "gpt-oss, a call that a stop token ends": (
+        HARMONY,
+        "",
+        '<|channel|>commentary to=functions.get_weather<|constrain|>json<|message|>{"city": "Ulm"}',
+        ("", CALL),
+    ),
+    "gpt-oss, the recipient first": (
+        HARMONY,
+        "",
+        "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.get_weather"
+        '<|channel|>commentary json<|message|>{"city": "Ulm"}<|call|>',
+        ("", f"I look.{CALL}"),
+    ),
+    "gpt-oss, at once to a tool": (
+        HARMONY,
+        "",
+        ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Ulm"}<|call|>',
+        ("", CALL),
+    ),
+    "gpt-oss, a tool in its thoughts": (
+        HARMONY,
+        "",
+        "<|channel|>analysis to=browser.open code<|message|><|call|>",
+        ("", '<tool_call>{"name": "browser.open", "arguments": {}}</tool_call>'),
+    ),
+    "gpt-oss, cut off in a call": (
+        HARMONY,
+        "",
+        '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"city": "U',
+        ("", '<tool_call>{"name": "f", "arguments": {"city": "U'),
+    ),
+    "gpt-oss, to= in a text": (HARMONY, "", "to be", ("", "to be")),
+    "medgemma": (
+        ["<unused94>", "<unused95>"],
+        "{{ '<start_of_turn>' }}",
+        "<unused94>thought\nHm.\n<unused95>Hello",
+        ("Hm.", "Hello"),
+    ),
+    "medgemma, marks that are no special tokens": (
+        [],
+        "{{ '<start_of_turn>' }}",
+        "<unused94>thought\nHm.<unused95>Hello",
+        ("Hm.", "Hello"),
+    ),
     "gemma 4": (
         ["<|channel>", "<channel|>"],
         "",
@@ -113,9 +168,12 @@ def made(text: str, special: list[str], template: str) -> tuple[str, str]:
 def joined(splitter: ThoughtSplitter, pieces: list[str]) -> tuple[str, str]:
     found = [part for piece in pieces for part in splitter.push(piece)]
     found += splitter.push("", is_last=True)
-    of = {kind: "".join(text for k, text in found if k == kind) for kind in ("thought", "text")}
     hidden = dict.fromkeys(range(1048576, 1048592), "")
-    return of["thought"].translate(hidden), of["text"].translate(hidden)
+    thought, text = (
+        "".join(part for kind, part in found if kind in kinds).translate(hidden)
+        for kinds in (("thought",), ("text", "added"))
+    )
+    return thought, text
 
 
 @pytest.mark.parametrize("name", FORMATS)
