@@ -18,7 +18,7 @@ from edgedec.kernels import packed_nbytes
 from edgedec.models.blocks import head_weight
 from edgedec.models.bundle_files import damaged_files
 from edgedec.models.graph import ANY_TRIPLE
-from edgedec.models.manifest import SKIP_KEY, BundleManifest, check_locations, read_manifest
+from edgedec.models.manifest import BundleManifest, check_locations, read_manifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
 from edgedec.runtime.backends.trust import libraries, trust
@@ -118,7 +118,6 @@ def _methods(manifest: BundleManifest) -> list[str]:
     there = {
         None: True,
         Need.DRAFT_MODEL: manifest.draft_name is not None,
-        Need.SKIP_SET: SKIP_KEY in manifest.defaults,
     }
     if manifest.head is not None:
         there[NEEDS[manifest.head.kind]] = True

@@ -1,5 +1,11 @@
 """Methods that are whole, tested and measured, and pay on nothing that was tried.
 
-They are found by name like any other; only apps import them. One that pays comes out again.
-`docs/labs.md` has the figures.
+They register themselves here and are then found by name like any other. One that pays comes out
+again. `docs/labs.md` has the figures.
 """
+
+from edgedec.runtime.drafting.extensions import register
+
+register("drafter", f"{__name__}.drafters", ("hydra", "medusa", "rapid"))
+register("unmask rule", f"{__name__}.unmasking", ("ccd", "delayed-cache", "localleap", "prophet"))
+register("verifier", f"{__name__}.verifiers", ("k-seq", "rejection"))

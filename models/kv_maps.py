@@ -17,7 +17,7 @@ HIDDEN, WRITTEN = "hidden", "written"
 states [1, T, hidden_size] float32 in, or the other model's keys and values, and the number of rows
 [1] int64 out."""
 
-KV_MAPS, DRAFT_KV_MAPS, AUXILIARY_KV_MAPS = "kv_maps", "draft_kv_maps", "auxiliary_kv_maps"
+KV_MAPS, DRAFT_KV_MAPS = "kv_maps", "draft_kv_maps"
 """Kinds of the entries below, and their names among a bundle's auxiliary parts."""
 
 N_SINKS = 4
@@ -87,9 +87,7 @@ class KVMapsEntry(_MapsEntry):
 
 @dataclass(frozen=True)
 class ModelKVMapsEntry(_MapsEntry):
-    """Maps from the keys and values of one model to those of all layers of another.
-
-    From the target to the draft model, or with the kind `AUXILIARY_KV_MAPS` the other way.
+    """Maps from the keys and values of the target model to those of all layers of the draft model.
 
     source: fingerprint of the model that they read.
     """
@@ -98,18 +96,14 @@ class ModelKVMapsEntry(_MapsEntry):
 
     def check_fits(self, source: str, model: str, kv_format: str) -> None:
         """Raises a ConfigError, which names what differs, where the maps are of other models."""
-        names = ["target model", "draft model"]
-        if self.kind == AUXILIARY_KV_MAPS:
-            names.reverse()
-        self._check_model(names[0], self.source, source, kv_format)
-        self._check_model(names[1], self.model, model, kv_format)
+        self._check_model("target model", self.source, source, kv_format)
+        self._check_model("draft model", self.model, model, kv_format)
 
 
 MapsEntry = KVMapsEntry | ModelKVMapsEntry
 _ENTRIES: dict[str, type[MapsEntry]] = {
     KV_MAPS: KVMapsEntry,
     DRAFT_KV_MAPS: ModelKVMapsEntry,
-    AUXILIARY_KV_MAPS: ModelKVMapsEntry,
 }
 
 
@@ -119,9 +113,9 @@ def own_maps(auxiliary: Mapping[str, MapsEntry]) -> KVMapsEntry | None:
     return found if isinstance(found, KVMapsEntry) else None
 
 
-def model_maps(auxiliary: Mapping[str, MapsEntry], kind: str) -> ModelKVMapsEntry | None:
-    """Returns the maps from model to model of that ``kind``, if a bundle has some."""
-    found = auxiliary.get(kind)
+def draft_maps(auxiliary: Mapping[str, MapsEntry]) -> ModelKVMapsEntry | None:
+    """Returns the maps from the target to the draft model, if a bundle has some."""
+    found = auxiliary.get(DRAFT_KV_MAPS)
     return found if isinstance(found, ModelKVMapsEntry) else None
 
 

@@ -35,8 +35,8 @@ MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
 """Files that every bundle holds."""
 
-TUNED_KEY, SKIP_KEY = "switch", "skip"
-"""Where `BundleManifest.defaults` holds what `edgedec tune` and `edgedec tune --skip` found."""
+TUNED_KEY = "switch"
+"""Where `BundleManifest.defaults` holds what `edgedec tune` found."""
 
 MAX_MANIFEST_BYTES = 64 << 20
 _MAX_FILE_BYTES = 2**62

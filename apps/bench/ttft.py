@@ -20,16 +20,8 @@ from edgedec.apps.console.terminal import write_out
 from edgedec.apps.measuring.loop import Measurement, Plan, Sample, measure
 from edgedec.apps.results.recording import texts_sha256
 from edgedec.apps.results.result import Scalar
-from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError, EdgedecError
-from edgedec.models.families import matrices
-from edgedec.models.kv_maps import (
-    AUXILIARY_KV_MAPS,
-    KVMapsEntry,
-    ModelKVMapsEntry,
-    model_maps,
-    own_maps,
-)
+from edgedec.models.kv_maps import KVMapsEntry, own_maps
 from edgedec.models.manifest import BundleManifest, read_manifest
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
@@ -108,7 +100,7 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
     loading = EngineOptions(
         threads=plan.n_threads,
         context=context,
-        draft=isinstance(maps, ModelKVMapsEntry),
+        draft=False,
         provider=plan.provider,
         device=plan.device,
     )
@@ -147,7 +139,7 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
 
 def _checked(
     asked: TtftOptions, printing: Printing, manifest: BundleManifest
-) -> tuple[Path, KVMapsEntry | ModelKVMapsEntry]:
+) -> tuple[Path, KVMapsEntry]:
     """Returns the text that prompts are from, and the KV maps that are measured.
 
     Raises:
@@ -157,8 +149,7 @@ def _checked(
         raise ConfigError("--ttft needs a text to cut prompts from: --text FILE")
     if printing.plot is not None:
         raise ConfigError("--plot does not work with --ttft: leave one out")
-    found = manifest.auxiliary
-    maps = own_maps(found) or model_maps(found, AUXILIARY_KV_MAPS)
+    maps = own_maps(manifest.auxiliary)
     if maps is None:
         raise ConfigError("--ttft compares with KV maps, which this bundle lacks: fit them with "
                           "`edgedec train kv`")  # fmt: skip
@@ -178,20 +169,12 @@ def _times(jobs: Sequence[TtftJob], measurement: Measurement) -> dict[int, dict[
     return found
 
 
-def _relative_flops(maps: KVMapsEntry | ModelKVMapsEntry, manifest: BundleManifest) -> float:
+def _relative_flops(maps: KVMapsEntry, manifest: BundleManifest) -> float:
     """Returns the work before the first provisional token over that of exact prefill.
 
     That of the layers alone; the maps are a hundredth of it where keys are few.
     """
-    config = manifest.target.config
-    if isinstance(maps, KVMapsEntry):
-        return maps.exit_layer / config.n_layers
-    assert manifest.draft_name is not None  # which the maps read
-    return _n_layer_weights(manifest.models[manifest.draft_name].config) / _n_layer_weights(config)
-
-
-def _n_layer_weights(config: ModelConfig) -> int:
-    return sum(n * k for name, (n, k) in matrices(config).items() if name.startswith("layers."))
+    return maps.exit_layer / manifest.target.config.n_layers
 
 
 def _tokens(engine: Engine, path: Path, least: int) -> list[int]:

@@ -24,7 +24,7 @@ from edgedec.apps.eval.scores import (
 )
 from edgedec.apps.eval.tasks import Metric
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.config.switching import ADADEC, POLICIES
+from edgedec.runtime.config.switching import POLICIES
 from edgedec.runtime.decoding.switching.policy import Model
 from edgedec.runtime.methods.method_parts import AUTO, PLAIN
 
@@ -52,8 +52,7 @@ Row = dict[str, Any]
 
 def references_of(texts: Sequence[str]) -> Sequence[str]:
     """Returns what settings are compared with; the draft model alone where models take turns."""
-    with_two_models = {*POLICIES} - {ADADEC}
-    is_switching = any(text.partition(":")[0] in with_two_models for text in texts)
+    is_switching = any(text.partition(":")[0] in POLICIES for text in texts)
     return REFERENCES if is_switching else (PLAIN, AUTO)
 
 

@@ -37,7 +37,6 @@ from edgedec.models.kv_maps import own_maps
 from edgedec.models.manifest import MANIFEST_NAME, TOKENIZER_NAME, BundleManifest, read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.config.switching import ADADEC, SwitchConfig
 from edgedec.runtime.decoding.switching.pair import checked
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
@@ -329,7 +328,7 @@ def make_job(
     base = GenerationConfig(max_new_tokens=_MAX_NEW_TOKENS.get(what.task, 1))
     tries = _tries(what, request.temperature)
     temperature = None if tries else request.temperature
-    settled = dataclasses.replace(request, method=None, layers=None, temperature=temperature)
+    settled = dataclasses.replace(request, method=None, temperature=temperature)
     wanted = settled.make_request(base)
     manifest = read_manifest(bundle)
     default = PLAIN if is_read else str(manifest.defaults.get("method", PLAIN))
@@ -339,7 +338,7 @@ def make_job(
     job = Job(bundle, manifest, what.task, what.data, what, loading, requests)
     if PRUNED in requests:
         _ = job.n_kept
-    if DRAFT_ALONE in requests or any(_is_pair(one.switch) for one in requests.values()):
+    if DRAFT_ALONE in requests or any(one.switch for one in requests.values()):
         job.source(job.context)
     return job
 
@@ -366,15 +365,10 @@ def _tries(what: TaskOptions, temperature: float | None) -> list[Tries]:
     return tries
 
 
-def _is_pair(switch: SwitchConfig | None) -> bool:
-    return switch is not None and switch.policy != ADADEC
-
-
 def _chosen(what: TaskOptions, request: options.RequestOptions) -> list[str]:
     """Returns the settings that the options name, none where they leave it to the bundle."""
     named = {
         "--method": request.method and [request.method],
-        "--layers": request.layers and [request.layers],
         "--methods": what.methods and what.methods.split(","),
         "--switch": what.switch and [what.switch],
         "--settings": what.settings and what.settings.split(";"),

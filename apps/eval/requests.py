@@ -11,7 +11,6 @@ from edgedec.apps.eval.tries import Tries
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import EXACT, PREDICTED
-from edgedec.runtime.config.layers import LAYER_POLICIES, LayersConfig
 from edgedec.runtime.config.switching import POLICIES, SwitchConfig
 from edgedec.runtime.methods.method_parts import PLAIN
 
@@ -22,9 +21,8 @@ PRUNED = "pruned"
 def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, GenerationConfig]:
     """Returns a request per setting, by the setting's label.
 
-    texts: names of methods, settings of switching or of layers left out as `SwitchConfig.parse` and
-        `LayersConfig.parse` read them, tries as `Tries.parse` does, or one of draft-alone, pruned
-        and predicted (see `TaskOptions`).
+    texts: names of methods, settings of switching as `SwitchConfig.parse` reads them, tries as
+        `Tries.parse` does, or one of draft-alone, pruned and predicted (see `TaskOptions`).
 
     Raises:
         ConfigError: A text is neither.
@@ -42,9 +40,6 @@ def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, G
             requests[str(switch)] = dataclasses.replace(wanted, switch=switch)
         elif (tries := Tries.of(text)) is not None:
             requests[str(tries)] = tries.request(dataclasses.replace(wanted, method=PLAIN))
-        elif text.partition(":")[0] in LAYER_POLICIES:
-            layers = LayersConfig.parse(text)
-            requests[str(layers)] = dataclasses.replace(wanted, layers=layers)
         else:
             is_predicted = wanted.prefill == PREDICTED
             label = f"{text} (predicted)" if is_predicted else text
@@ -56,7 +51,6 @@ def request_facts(request: GenerationConfig) -> dict[str, Any]:
     """Returns a request, JSON-ready."""
     facts = dataclasses.asdict(request)
     facts["switch"] = None if request.switch is None else str(request.switch)
-    facts["layers"] = None if request.layers is None else str(request.layers)
     bias = facts["sampling"]["logit_bias"]
     facts["sampling"]["logit_bias"] = {str(key): str(value) for key, value in bias.items()}
     return facts

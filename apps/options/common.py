@@ -12,7 +12,6 @@ from edgedec.apps.model_names import named_bundle
 from edgedec.runtime.config import (
     MAX_DRAFT_LEN,
     GenerationConfig,
-    LayersConfig,
     SpeculationConfig,
     UnmaskConfig,
 )
@@ -315,15 +314,6 @@ Prefill = Annotated[
         rich_help_panel=SPEED,
     ),
 ]
-Layers = Annotated[
-    str | None,
-    typer.Option(
-        metavar="POLICY",
-        help="Approximate: use only some layers. unified, skipdecode, ffn, or with settings, "
-        "e.g. unified:keep=0.9.",
-        rich_help_panel=LABS,
-    ),
-]
 Unmask = Annotated[
     str | None,
     typer.Option(
@@ -495,7 +485,6 @@ class RequestOptions:
     method: Method = None
     verifier: Verifier = None
     prefill: Prefill = None
-    layers: Layers = None
     unmask: Unmask = None
     draft_len: DraftLen = None
     draft_depth: DraftDepth = None
@@ -544,7 +533,6 @@ class RequestOptions:
             stop_token_ids=tuple(self.stop_token or ()),
             ignore_eos=self.ignore_eos,
             prefill=self.prefill or defaults.prefill,
-            layers=None if self.layers is None else LayersConfig.parse(self.layers),
             unmask=None if self.unmask is None else UnmaskConfig.parse(self.unmask),
             speculation=SpeculationConfig(draft_len=self.draft_len, depth=self.draft_depth),
         )

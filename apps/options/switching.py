@@ -12,7 +12,7 @@ from edgedec.apps.console.terminal import note
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import PREDICTED
-from edgedec.runtime.config.switching import ADADEC, AUTO, BILD, SwitchConfig
+from edgedec.runtime.config.switching import AUTO, BILD, SwitchConfig
 from edgedec.runtime.decoding.verifiers import find_verifier
 
 SWITCHING = "Switching between two models"
@@ -20,18 +20,9 @@ APPROXIMATE = (
     "this is approximate: the draft model writes part of the text, which may differ from what "
     "the target model alone would write"
 )
-LOOKS_AHEAD = (
-    "this is approximate: the model looks ahead before it chooses a doubtful token, so the text "
-    "may differ from that of plain decoding"
-)
 PLAUSIBLE = (
     "this is approximate: the verifier keeps drafted tokens that the model finds plausible, more "
     "often than the model alone would write them"
-)
-
-LEAVES_OUT = (
-    "this is approximate: some of the model's layers write, so the text may differ from what the "
-    "whole model would write"
 )
 DECIDES_SEVERAL = (
     "this is approximate: tokens are decided sooner than one by one, each by a pass over the whole "
@@ -51,8 +42,8 @@ class SwitchOptions:
         str | None,
         typer.Option(
             metavar="POLICY",
-            help="Approximate: the draft model writes easy tokens (ead, margin, bild), or the "
-            "model looks ahead at hard ones (adadec). With settings: ead:threshold=1.5,window=5.",
+            help="Approximate: the draft model writes easy tokens (ead, margin, bild). With "
+            "settings: ead:threshold=1.5,window=5.",
             rich_help_panel=SWITCHING,
         ),
     ] = None
@@ -104,8 +95,7 @@ class SwitchOptions:
         typer.Option(
             metavar="MODE",
             help="What the target model does with the draft model's tokens: trust (default), "
-            "predict their keys and values, repair unlikely ones, or verify all "
-            "(lossless).",
+            "repair unlikely ones, or verify all (lossless).",
             rich_help_panel=SWITCHING,
         ),
     ] = None
@@ -172,9 +162,7 @@ def _refuse_partly_tuned(fields: dict[str, object]) -> None:
 def tell_if_approximate(request: GenerationConfig) -> None:
     """Says on standard error that the text of ``request`` may not be the target model's own."""
     if request.switch is not None and not request.switch.is_lossless:
-        note(LOOKS_AHEAD if request.switch.policy == ADADEC else APPROXIMATE)
-    if request.layers is not None:
-        note(LEAVES_OUT)
+        note(APPROXIMATE)
     if request.unmask is not None and not request.unmask.is_plain:
         note(DECIDES_SEVERAL)
     if request.prefill == PREDICTED:

@@ -82,12 +82,6 @@ def kv(
             help="Fit maps from the target model to the draft model.",
         ),
     ] = False,
-    auxiliary: Annotated[
-        bool,
-        typer.Option(
-            "--auxiliary", help="Fit maps from the draft model, which then reads prompts."
-        ),
-    ] = False,
     max_tokens: MaxTokens = 100_000,
     threads: Threads = None,
     json: options.Json = False,
@@ -96,9 +90,8 @@ def kv(
     """Fit maps that predict keys and values, so that long prompts are answered sooner.
 
     By default the maps predict a model's later layers from its first ones: a long prompt is
-    answered before it is read to the end (`run --prefill progressive`). --auxiliary predicts the
-    target model's from the draft model's. --draft predicts the draft model's from the target
-    model's: it then drafts after a long prompt without reading it.
+    answered before it is read to the end (`run --prefill progressive`). --draft predicts the draft
+    model's from the target model's: it then drafts after a long prompt without reading it.
 
     Texts like your own prompts work best. Maps of an earlier run are replaced. Ctrl-C stops reading
     and fits what was read (exit code 130). The same command resumes a run that was killed.
@@ -110,30 +103,26 @@ def kv(
       edgedec train kv smollm2.edgedec --corpus src --corpus docs --exit 20 --max-tokens 50000
 
       edgedec train kv pair.edgedec --corpus src --draft
-
-      edgedec train kv pair.edgedec --corpus src --auxiliary
     """
-    from edgedec.models.kv_maps import AUXILIARY_KV_MAPS, DRAFT_KV_MAPS
     from edgedec.training.kv_maps.kv_job import KVJob
 
     job = KVJob(bundle, tuple(corpus), max_tokens, threads)
-    if (exit_layer is not None) + draft + auxiliary > 1:
-        raise ConfigError("--exit, --draft and --auxiliary are three kinds of maps: choose one")
+    if exit_layer is not None and draft:
+        raise ConfigError("--exit and --draft are two kinds of maps: choose one")
     check_writable(bundle)
-    kind = DRAFT_KV_MAPS if draft else AUXILIARY_KV_MAPS if auxiliary else None
-    _fit_maps(job, kind, exit_layer, json)
+    _fit_maps(job, draft, exit_layer, json)
 
 
-def _fit_maps(job: KVJob, kind: str | None, exit_layer: int | None, is_json: bool) -> None:
-    """Fits the maps between two models of ``kind``, of the model's own layers if it is None."""
-    from edgedec.training.kv_maps.kv_job import train_model_maps, train_own_maps
+def _fit_maps(job: KVJob, is_draft: bool, exit_layer: int | None, is_json: bool) -> None:
+    """Fits the maps from the target to the draft model, or those of the model's own layers."""
+    from edgedec.training.kv_maps.kv_job import train_draft_maps, train_own_maps
 
     stopping = Event()
     with ProgressBars(count_amount, has_lines=True) as bars, stops_on_interrupt(stopping.set):
-        if kind is None:
-            entry, text = train_own_maps(job, exit_layer, bars.report, stopping.is_set)
+        if is_draft:
+            entry, text = train_draft_maps(job, bars.report, stopping.is_set)
         else:
-            entry, text = train_model_maps(job, kind, bars.report, stopping.is_set)
+            entry, text = train_own_maps(job, exit_layer, bars.report, stopping.is_set)
     if is_json:
         print_json({"bundle": str(job.bundle), **dataclasses.asdict(entry)})
     else:

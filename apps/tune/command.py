@@ -1,4 +1,4 @@
-"""`edgedec tune`: when the target model takes over, or what it can draft without, measured here."""
+"""`edgedec tune`: when the target model takes over, measured here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from edgedec.apps.bench.report import device_facts
 from edgedec.apps.console.consoles import out
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json
-from edgedec.apps.measuring.at_once import announced_n_at_once
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.tune.catch_up import CatchUpCost
@@ -35,7 +34,7 @@ from edgedec.export.manifest_change import change_manifest, check_writable
 from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, fingerprint_of, read_manifest
-from edgedec.runtime.config.switching import ADADEC, EAD, MARGIN
+from edgedec.runtime.config.switching import EAD, MARGIN
 from edgedec.runtime.decoding.switching.pair import Pair, checked
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.prompt_files import FilePrompt, read_prompts
@@ -70,18 +69,9 @@ class TuneOptions:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Tune only ead or margin (default: both), or adadec, which needs "
-            "right answers in the prompts file (canonical_solution or "
-            "answer).",
+            help="Tune only ead or margin (default: both).",
         ),
     ] = None
-    skip: Annotated[
-        bool,
-        typer.Option(
-            "--skip",
-            help="Find sub-layers that the model can skip while it drafts for itself.",
-        ),
-    ] = False
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Maximum new tokens per prompt.")] = 96
     per_category: options.PerCategory = None
     chat: Annotated[
@@ -113,8 +103,8 @@ class TuneOptions:
         """
         if self.policy is None:
             return (EAD, MARGIN)
-        if self.policy not in (EAD, MARGIN, ADADEC):
-            raise ConfigError(f"policy is {self.policy!r}, expected {EAD}, {MARGIN} or {ADADEC}")
+        if self.policy not in (EAD, MARGIN):
+            raise ConfigError(f"policy is {self.policy!r}, expected {EAD} or {MARGIN}")
         return (self.policy,)
 
 
@@ -139,23 +129,12 @@ def tune(
       edgedec tune qwen.edgedec --prompts prompts.jsonl
 
       edgedec tune qwen.edgedec --draft draft.edgedec --prompts code.jsonl --minutes 30
-
-      edgedec tune qwen.edgedec --skip --prompts prompts.jsonl
     """
     if not what.prompts:
         raise ConfigError("nothing to tune on: name a file of prompts with --prompts")
     if not what.dry_run:
         check_writable(bundle)
-    if what.skip and what.policy is not None:
-        raise ConfigError("--skip finds sub-layers and --policy thresholds: choose one")
-    if what.skip:
-        _tune_skip(bundle, what, loading, json)
-    elif what.policies == (ADADEC,):
-        if what.parallel is not None:
-            raise ConfigError("adadec is tuned on texts that are there: leave out --parallel")
-        _tune_one(bundle, what, loading, json)
-    else:
-        _tune_pair(bundle, what, loading, json)
+    _tune_pair(bundle, what, loading, json)
 
 
 def _tune_pair(
@@ -181,70 +160,7 @@ def _tune_pair(
         raise typer.Exit(130)
 
 
-def _tune_one(bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_json: bool) -> None:
-    """Learns the threshold of a method that has one model."""
-    from edgedec.labs.tuning.adadec import learn, read_references
-
-    references = read_references(what.prompts or ())
-    deadline_s = time.monotonic() + 60 * what.minutes
-    manifest = read_manifest(bundle)
-    bars = ProgressBars(count_amount, has_lines=True)
-    with bars, loading.load(bundle, bars.report) as engine:
-        state = _open_state(what, loading, manifest, ADADEC)
-        is_chat = engine.has_chat_template if what.chat is None else what.chat
-        known, save = state.references, state.save
-        learned = learn(engine, references, is_chat, known, save, deadline_s, bars.report)
-    if is_json:
-        print_json({"setting": str(learned.setting), **learned.evidence})
-    else:
-        out.print(f"{learned.setting}", markup=False)
-        for name, value in learned.evidence.items():
-            out.print(f"  {name.replace('_', ' ')}: {value}", markup=False, soft_wrap=True)
-    if not what.dry_run:
-        choice = Choice(learned.setting, {**_circumstances(loading), **learned.evidence})
-        _write(bundle, manifest, [choice], None)
-    if learned.is_interrupted:
-        raise typer.Exit(130)
-
-
-def _tune_skip(
-    bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_json: bool
-) -> None:
-    """Finds what the target model can leave out while it drafts."""
-    from edgedec.labs.tuning.skip import SkipState, tune_skip
-
-    prompts = read_prompts(what.prompts or (), None, what.per_category)
-    manifest = read_manifest(bundle)
-    bars = ProgressBars(count_amount, has_lines=True)
-    with bars, loading.load(bundle, bars.report) as engine:
-        facts = (fingerprint_of(manifest, TARGET), what.max_new_tokens, what.chat)
-        files = [file_sha256(path) for path in what.prompts or ()]
-        state = SkipState.open(identity_of(*facts, files, what.per_category), what.fresh)
-        if state.known:
-            note(f"{len(state.texts)} texts and {len(state.known)} trials are known already")
-        ids = _encode(engine, prompts, what)
-        seconds = 60 * what.minutes
-        is_written = ids.keys() <= state.texts.keys()
-        n_at_once = 1 if is_written else announced_n_at_once(what.parallel, engine)
-        n_tokens = what.max_new_tokens
-        found = tune_skip(engine, ids, n_tokens, state, seconds, n_at_once, bars.report)
-    found.evidence.update(_circumstances(loading))
-    if is_json:
-        print_json(found.to_dict())
-    else:
-        out.print(found.render())
-    if found.best.speedup <= 1:
-        note("no set is expected to be faster here: auto will not use it")
-    if not what.dry_run:
-        change_manifest(bundle, manifest, found.written_into)
-        note(f"wrote the sets into {bundle}; method skip uses the best, auto where it pays")
-    if found.is_interrupted:
-        raise typer.Exit(130)
-
-
-def _write(
-    bundle: Path, known: BundleManifest, choices: Sequence[Choice], draft: str | None
-) -> None:
+def _write(bundle: Path, known: BundleManifest, choices: Sequence[Choice], draft: str) -> None:
     change_manifest(bundle, known, lambda manifest: with_tuned(manifest, choices, draft))
     note(f"wrote the choice into {bundle}; --threshold auto uses it from now on")
 

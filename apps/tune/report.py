@@ -13,7 +13,7 @@ from edgedec.apps.tune.runs import PLAIN, REFERENCES
 from edgedec.apps.tune.state import Measured, Round
 from edgedec.apps.tune.sweep import Expected
 from edgedec.models.manifest import TUNED_KEY, BundleManifest
-from edgedec.runtime.config.switching import ADADEC, SwitchConfig
+from edgedec.runtime.config.switching import SwitchConfig
 
 PROXY = (
     "agreement is the share of tokens that the target model would have chosen, given the text "
@@ -103,27 +103,23 @@ class Choice:
     evidence: dict[str, Any]
 
 
-def with_tuned(
-    manifest: BundleManifest, choices: Sequence[Choice], draft: str | None
-) -> BundleManifest:
+def with_tuned(manifest: BundleManifest, choices: Sequence[Choice], draft: str) -> BundleManifest:
     """Returns ``manifest`` with ``choices`` among its defaults.
 
     Choices of other policies stay, unless they were made with another draft model.
 
-    draft: the draft model's fingerprint; None for choices that need none.
+    draft: the draft model's fingerprint.
     """
     found = manifest.defaults.get(TUNED_KEY)
     old: dict[str, Any] = found if isinstance(found, dict) else {}
-    policies, evidence = dict(old.get("policies", {})), dict(old.get("evidence", {}))
-    if draft is not None and old.get("draft") != draft:
-        policies, evidence = (
-            {name: value for name, value in fields.items() if name == ADADEC}
-            for fields in (policies, evidence)
-        )
+    is_same = old.get("draft") == draft
+    policies, evidence = (
+        dict(old.get(name, {})) if is_same else {} for name in ("policies", "evidence")
+    )
     for choice in choices:
         policies[choice.setting.policy] = choice.setting.to_dict()
         evidence[choice.setting.policy] = choice.evidence
-    tuned = {"draft": draft or old.get("draft"), "policies": policies, "evidence": evidence}
+    tuned = {"draft": draft, "policies": policies, "evidence": evidence}
     return dataclasses.replace(manifest, defaults={**manifest.defaults, TUNED_KEY: tuned})
 
 

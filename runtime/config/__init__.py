@@ -1,7 +1,6 @@
 """What a request may ask for, validated before any model runs."""
 
 from edgedec.runtime.config.generation import CONSTRAINTS, GenerationConfig
-from edgedec.runtime.config.layers import LayersConfig
 from edgedec.runtime.config.sampling import GREEDY_BELOW, SamplingConfig
 from edgedec.runtime.config.speculation import MAX_DRAFT_LEN, SpeculationConfig
 from edgedec.runtime.config.suggestion import SuggestConfig
@@ -13,7 +12,6 @@ __all__ = [
     "GREEDY_BELOW",
     "MAX_DRAFT_LEN",
     "GenerationConfig",
-    "LayersConfig",
     "SamplingConfig",
     "SpeculationConfig",
     "SuggestConfig",

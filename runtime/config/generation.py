@@ -19,7 +19,6 @@ from edgedec.runtime.config.checks import (
     checked_texts,
     refuse_unknown,
 )
-from edgedec.runtime.config.layers import LayersConfig
 from edgedec.runtime.config.sampling import SamplingConfig
 from edgedec.runtime.config.speculation import SpeculationConfig
 from edgedec.runtime.config.switching import SwitchConfig
@@ -72,7 +71,6 @@ class GenerationConfig:
         plain decoding, when None.
     speculation: how much is drafted, within what the method does.
     switch: lets the draft model write part of the text, in place of a method.
-    layers: has only some of the model's layers write, in place of a method.
     unmask: which tokens a model decides that fills masks in; the default when None.
     prefill: how a prompt is read, one of `PREFILLS`. exact: to its end, then the output begins.
         progressive: provisional tokens after the first layers, then the others; the text is that of
@@ -120,7 +118,6 @@ class GenerationConfig:
     verifier: str | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     switch: SwitchConfig | None = None
-    layers: LayersConfig | None = None
     unmask: UnmaskConfig | None = None
     prefill: str = AUTO
     prefill_pass_ms: float = PASS_MS
@@ -146,17 +143,9 @@ class GenerationConfig:
                 raise ConfigError(f"{name} is {shown(value)}, expected a name or None")
             if value is not None and self.switch is not None:
                 raise ConfigError(f"{name} is {shown(value)}, but switching is a method of its own")
-            if value is not None and self.layers is not None:
-                raise ConfigError(
-                    f"{name} is {shown(value)}, but leaving layers out is a method of its own"
-                )
         check_type("speculation", self.speculation, SpeculationConfig, "a SpeculationConfig")
         if self.switch is not None:
             check_type("switch", self.switch, SwitchConfig, "a SwitchConfig or None")
-        if self.layers is not None:
-            check_type("layers", self.layers, LayersConfig, "a LayersConfig or None")
-            if self.switch is not None:
-                raise ConfigError("layers and switch are given, expected one of them")
         if self.unmask is not None:
             check_type("unmask", self.unmask, UnmaskConfig, "an UnmaskConfig or None")
         if not isinstance(self.prefill, str) or self.prefill not in PREFILLS:
@@ -225,8 +214,6 @@ class GenerationConfig:
         values = dict(fields)
         if isinstance(switch := values.get("switch"), Mapping):
             values["switch"] = SwitchConfig.from_dict(switch)
-        if isinstance(layers := values.get("layers"), Mapping):
-            values["layers"] = LayersConfig.from_dict(layers)
         if isinstance(unmask := values.get("unmask"), Mapping):
             values["unmask"] = UnmaskConfig.from_dict(unmask)
         if isinstance(speculation := values.get("speculation"), Mapping):

@@ -8,7 +8,6 @@ from typing import Any, TypedDict
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.generation import GenerationConfig
-from edgedec.runtime.config.layers import LayersConfig
 from edgedec.runtime.config.sampling import SamplingConfig
 from edgedec.runtime.config.speculation import SpeculationConfig
 from edgedec.runtime.config.switching import SwitchConfig
@@ -42,7 +41,6 @@ class Settings(TypedDict, total=False):
     verifier: str | None
     speculation: SpeculationConfig
     switch: SwitchConfig | None
-    layers: LayersConfig | None
     unmask: UnmaskConfig | None
     prefill: str
     prefill_pass_ms: float

@@ -12,8 +12,8 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
 from edgedec.runtime.config.setting_texts import SettingForm
 
-EAD, MARGIN, BILD, ADADEC = POLICIES = ("ead", "margin", "bild", "adadec")
-TRUST, PREDICT, REPAIR, VERIFY = MODES = ("trust", "predict", "repair", "verify")
+EAD, MARGIN, BILD = POLICIES = ("ead", "margin", "bild")
+TRUST, REPAIR, VERIFY = MODES = ("trust", "repair", "verify")
 AUTO = "auto"
 
 _FORM = SettingForm(called="switch", kind="policy", example="ead:threshold=1.5,window=5")
@@ -28,17 +28,15 @@ class SwitchConfig:
 
     policy: ead and margin hand over while the rolling mean of the draft or target model's doubt is
         above the threshold: entropy in bits, or 1 - (p1 - p2) of the two likeliest tokens. bild
-        asks the target model for a single token where the draft model's best is unlikely. adadec
-        has one model only; it looks ahead before it chooses where its entropy is at the threshold.
+        asks the target model for a single token where the draft model's best is unlikely.
     threshold: of ead and margin; infinity is the draft model alone, below zero the target model.
         "auto" takes threshold, window, dwell, hysteresis and reset_window as the bundle was tuned.
     window: tokens the rolling mean is about.
     dwell: least tokens between two switches.
     hysteresis: the target model hands back at this part of the threshold.
     reset_window: forget the window at a switch.
-    mode: trust keeps what the draft model said; predict does, and the target model does not read
-        it, for what it would keep of it is predicted; repair takes back what the target model finds
-        very unlikely; verify keeps only what the target model would have said itself.
+    mode: trust keeps what the draft model said; repair takes back what the target model finds very
+        unlikely; verify keeps only what the target model would have said itself.
     fallback: of bild, the probability below which the target model is asked.
     rollback: of repair, the -ln p above which a token is taken back. Units: nats.
     max_run: of repair and verify, most tokens of the draft model before they are judged; up
@@ -66,8 +64,6 @@ class SwitchConfig:
                     f"threshold is {shown(self.threshold)}, but bild has none: it takes fallback "
                     "and rollback"
                 )
-        if self.policy == ADADEC and self.mode != TRUST:
-            raise ConfigError(f"switch mode is {shown(self.mode)}, but adadec has one model only")
         for name in ("window", "dwell"):
             _check_count(name, getattr(self, name))
         _check_count("max_run", self.max_run, _LONGEST_RUN)

@@ -12,7 +12,6 @@ from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.prefill import ExactPrefiller, Prefilled, PrefillRequest
 from edgedec.runtime.sequences.rows import Rows
-from edgedec.runtime.sequences.sequence import TokenSequence
 
 if TYPE_CHECKING:
     from edgedec.runtime.decoding.strategy import DecodeState
@@ -65,16 +64,6 @@ class PromptPredictor(Protocol):
 
     def begin(self, state: DecodeState, request: PrefillRequest) -> Prefilling | None:
         """Returns how the prompt of ``state`` is answered early; None if nothing is won."""
-
-
-class Auxiliary(PromptPredictor, Protocol):
-    """A smaller model with the target model's tokens, and maps from what it keeps of a text."""
-
-    def extend(self, target: TokenSequence, reader: TokenSequence, stop: int) -> None:
-        """Predicts the rows up to ``stop`` that ``target`` lacks from those of ``reader``.
-
-        reader: of the smaller model, with the same tokens.
-        """
 
 
 def begin_prefill(

@@ -11,7 +11,6 @@ if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first 
     from edgedec.runtime.drafting.draft_role import DraftRole
     from edgedec.runtime.drafting.head_role import HeadRole
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
-    from edgedec.runtime.drafting.skip_set import SkipSet
 
 
 class Need(Enum):
@@ -49,10 +48,6 @@ class Need(Enum):
     EXIT = (
         "an early exit: export the model again with --exit, or train one with edgedec train exit",
         "--exit",
-    )
-    SKIP_SET = (
-        "sub-layers that may be left out: find some with edgedec tune --skip",
-        "edgedec tune --skip",
     )
 
     def __init__(self, advice: str, option: str) -> None:
@@ -104,7 +99,6 @@ class DrafterParts:
     is_store_growing: whether texts are added to the store when they end.
     draft: the draft model, if there is one.
     heads: the draft head or that of early exits, by the need that it meets.
-    skip_set: sub-layers that the target model may leave out while it drafts, if any are known.
     mtp: kind of the light heads in the target model's graph, if it has some.
     """
 
@@ -112,7 +106,6 @@ class DrafterParts:
     is_store_growing: bool = True
     draft: Shared[DraftRole] | None = None
     heads: Mapping[Need, Shared[HeadRole]] = field(default_factory=dict)
-    skip_set: SkipSet | None = None
     mtp: str | None = None
 
     def has(self, need: Need | None) -> bool:
@@ -122,7 +115,6 @@ class DrafterParts:
         parts = {
             Need.STORE: self.store,
             Need.DRAFT_MODEL: self.draft,
-            Need.SKIP_SET: self.skip_set,
             Need.MTP: self.mtp,
             **self.heads,
         }

@@ -55,7 +55,7 @@ class DecodeStats:
 
         tokens of the output = 1 + n_carried + n_accepted + n_passes + n_copied - n_discarded.
 
-    Switching that trusts the draft model, and adadec, have no such rounds: only passes of the
+    Switching that trusts the draft model has no such rounds: only passes of the
     target model and their tokens count here, the rest is in `GenerationResult.switch`.
 
     n_correction: tokens chosen after a rejection.

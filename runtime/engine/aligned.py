@@ -83,7 +83,7 @@ def _check(config: GenerationConfig, n_tries: int) -> None:
             "aligned samples are of the model's own distribution: leave out top_k, top_p and the "
             "other truncations, biases, penalties and mirostat"
         )
-    if config.verifier is not None or config.switch is not None or config.layers is not None:
+    if config.verifier is not None or config.switch is not None:
         raise ConfigError(
             "aligned samples need the default verifier and the whole model: leave out verifier, "
             "switch and layers"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from edgedec.models.errors import ConfigError
@@ -11,25 +10,16 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import AUTO, EXACT
 
 if TYPE_CHECKING:
-    from edgedec.runtime.decoding.prefilling import Auxiliary, PromptPredictor
+    from edgedec.runtime.decoding.prefilling import PromptPredictor
     from edgedec.runtime.sequences.model import KVPredictor
 
 
 class Predictors:
     """A predictor that is opened when first asked for, if there is one."""
 
-    def __init__(
-        self,
-        make: Callable[[], KVPredictor] | None,
-        make_auxiliary: Callable[[], Auxiliary] | None = None,
-    ) -> None:
-        """make, make_auxiliary: of a model's own layers, of a smaller model; None: there is none.
-
-        Of both, the former.
-        """
-        own = None if make is None else partial(_own_layers, make)
-        self._make: Callable[[], PromptPredictor] | None = own or make_auxiliary
-        self._is_for_auto = make is not None  # a smaller model's reading comes on top
+    def __init__(self, make: Callable[[], KVPredictor] | None) -> None:
+        """make: opens the maps from the model's first layers; None: there are none."""
+        self._make = make
         self._opened: PromptPredictor | None = None
 
     def check(self, config: GenerationConfig) -> None:
@@ -51,14 +41,8 @@ class Predictors:
         """Returns what predicts for a request; None where nothing does."""
         if self._make is None or config.prefill == EXACT or config.switch is not None:
             return None
-        if config.prefill == AUTO and not self._is_for_auto:
-            return None
         if self._opened is None:
-            self._opened = self._make()
+            from edgedec.runtime.decoding.progressive import OwnLayers  # few bundles have maps
+
+            self._opened = OwnLayers(self._make())
         return self._opened
-
-
-def _own_layers(make: Callable[[], KVPredictor]) -> PromptPredictor:
-    from edgedec.runtime.decoding.progressive import OwnLayers  # few bundles predict anything
-
-    return OwnLayers(make())

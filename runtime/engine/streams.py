@@ -53,7 +53,7 @@ class Streams:
         self._streams: WeakSet[Stream] = WeakSet()
         self._sequences: WeakSet[TokenSequence] = WeakSet()  # lent to nobody, asked for by callers
         self._abandoned: deque[Callable[[], None]] = deque()
-        self._predictors = Predictors(loaded.predictor, loaded.parts.auxiliary)
+        self._predictors = Predictors(loaded.predictor)
         self._masks = Masks(loaded.tokenizer, loaded.model.vocab_size)
         self._breakers = Breakers(loaded.tokenizer)
         self._pool = loaded.memory.open(TARGET, loaded.model, loaded.context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,6 @@ from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.drafter_parts import DrafterParts
 
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
-    from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.decoding.unmasking import MaskedModel
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.methods.head_source import HeadSource
@@ -28,7 +27,6 @@ class MethodParts:
     identity: names models, device and threads; costs measured for one are not used for another.
     tuned: what the bundle says of switching. split: whether the draft model goes on while the
     target model verifies, and where.
-    auxiliary: opens, once, what predicts the target model's rows from the draft model's.
     masked: of a model that fills masks in, what it states of that.
     """
 
@@ -40,5 +38,4 @@ class MethodParts:
     identity: str = ""
     tuned: Any = None
     split: CoreSplit = field(default_factory=CoreSplit)
-    auxiliary: Callable[[], Auxiliary] | None = None
     masked: MaskedModel | None = None

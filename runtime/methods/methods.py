@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SpeculationConfig
-from edgedec.runtime.config.switching import ADADEC, PREDICT, SwitchConfig
+from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.strategy import DecodingStrategy
-from edgedec.runtime.drafting.find_labs import lab_module
 from edgedec.runtime.methods.method_parts import PLAIN, MethodParts
 
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
-    from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.methods.drafting_methods import DraftingMethods
 
 
@@ -48,10 +46,6 @@ class Methods:
         request.speculation.check_context(self._parts.context)
         if request.switch is not None:
             return self._switch(request.switch)
-        if request.layers is not None:
-            found = lab_module("methods", "layer_skipping")
-            strategy: DecodingStrategy = found.make(request.layers)
-            return strategy
         is_fixed = request.speculation != SpeculationConfig()
         return self.strategy(request.method, request.verifier, is_fixed)
 
@@ -102,28 +96,10 @@ class Methods:
         from edgedec.runtime.decoding.switching.switching import Switching
         from edgedec.runtime.decoding.switching.tuned import resolve
 
-        if setting.policy == ADADEC:
-            found: DecodingStrategy = lab_module("methods", ADADEC).make(
-                resolve(setting, self._parts.tuned, None)
-            )
-            return found
         pair = checked(self._parts.draft.pair if self._parts.draft else None)
         resolved = resolve(setting, self._parts.tuned, pair.fingerprint)
-        auxiliary: Auxiliary | None = None
-        if setting.mode == PREDICT:
-            if self._parts.auxiliary is None:
-                raise ConfigError(
-                    "switch mode predict needs KV maps from the draft model, which this bundle "
-                    "does not have: fit them with `edgedec train kv BUNDLE --auxiliary`"
-                )
-            auxiliary = self._parts.auxiliary()
         assert self._parts.drafters.draft is not None
-        return Switching(
-            self._parts.drafters.draft(),
-            resolved,
-            size_ratio=pair.size_ratio,
-            auxiliary=auxiliary,
-        )
+        return Switching(self._parts.drafters.draft(), resolved, size_ratio=pair.size_ratio)
 
 
 def identity_of(*facts: object) -> str:

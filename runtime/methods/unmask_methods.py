@@ -15,7 +15,7 @@ from edgedec.runtime.decoding.unmasking import (
     UnmaskRule,
     WholeReading,
 )
-from edgedec.runtime.drafting.find_labs import lab_module
+from edgedec.runtime.drafting.extensions import load_extension
 from edgedec.runtime.methods.method_parts import AUTO, PLAIN
 from edgedec.runtime.sequences.sequence import TokenSequence
 
@@ -35,9 +35,9 @@ def unmasking(model: MaskedModel, request: GenerationConfig) -> Unmasking:
     make_rule: Callable[[], UnmaskRule] = HighestConfidence
     make_reading: Callable[[TokenSequence], CanvasReading] = WholeReading
     if setting.rule != CONFIDENCE:
-        make_rule = lab_module("unmasking", setting.rule).maker(setting, model)
+        make_rule = load_extension("unmask rule", setting.rule).maker(setting, model)
     if setting.refresh:
-        make_reading = lab_module("unmasking", "delayed_cache").maker(setting)
+        make_reading = load_extension("unmask rule", "delayed-cache").maker(setting)
     return Unmasking(model, setting, make_rule, make_reading)
 
 
@@ -46,7 +46,7 @@ def _refused(request: GenerationConfig) -> Iterator[str]:
     sampling = request.sampling
     if request.method not in (None, AUTO, PLAIN):
         yield f"method {request.method}"
-    for name in ("verifier", "switch", "layers", "logprobs"):
+    for name in ("verifier", "switch", "logprobs"):
         if getattr(request, name) is not None:
             yield name
     if request.speculation != SpeculationConfig():

@@ -6,21 +6,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.kv_maps import (
-    AUXILIARY_KV_MAPS,
-    DRAFT_KV_MAPS,
     KVMapsEntry,
     ModelKVMapsEntry,
-    model_maps,
+    draft_maps,
     own_maps,
 )
 from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.decoding.prefilling import Auxiliary
 from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
-from edgedec.runtime.drafting.find_labs import lab_module
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import KVPredictor
 from edgedec.runtime.sequences.pool import SequencePool
@@ -52,58 +47,19 @@ def find_draft_kv_maps(
     """Returns what opens the maps from the target to the draft model; None where there are none.
 
     It is called with a pool of the draft model's for texts that are read with them.
-    """
-    draft, config = manifest.draft_name, manifest.target.config
-    opened = _opener_of(DRAFT_KV_MAPS, folder, manifest, (manifest.target_name, draft), threads,
-                        affinity)  # fmt: skip
-    return None if opened is None else lambda pool: DraftKVMaps(opened(), config, pool)
-
-
-def find_auxiliary(
-    folder: Path, manifest: BundleManifest, threads: int, affinity: Affinity
-) -> Callable[[SequencePool], Auxiliary] | None:
-    """Returns what opens the maps from the draft to the target model; None where there are none.
-
-    It is called with a pool of the draft model's.
-    """
-    draft = manifest.draft_name
-    opened = _opener_of(AUXILIARY_KV_MAPS, folder, manifest, (draft, manifest.target_name), threads,
-                        affinity)  # fmt: skip
-    if opened is None or draft is None:
-        return None
-    config = manifest.models[draft].config
-    return partial(_open_auxiliary, config, opened)
-
-
-def _open_auxiliary(
-    config: ModelConfig, open_maps: Callable[[], KVPredictor], pool: SequencePool
-) -> Auxiliary:
-    found: Auxiliary = lab_module("prefill", "auxiliary").AuxiliaryModel(pool, config, open_maps())
-    return found
-
-
-def _opener_of(
-    kind: str,
-    folder: Path,
-    manifest: BundleManifest,
-    names: tuple[str | None, str | None],
-    threads: int,
-    affinity: Affinity,
-) -> Callable[[], KVPredictor] | None:
-    """Returns what opens maps from one model to another, called ``names``, if there are some.
 
     Raises:
         BundleError: They are other models', or of another KV format.
     """
-    entry, (read, written) = model_maps(manifest.auxiliary, kind), names
-    if entry is None or read is None or written is None:
+    entry, target, draft = draft_maps(manifest.auxiliary), manifest.target, manifest.draft_name
+    if entry is None or draft is None:
         return None
-    source, model = (fingerprint_of(manifest, name) for name in (read, written))
-    config, entry_of = manifest.models[read].config, manifest.models[written]
-    check = partial(entry.check_fits, source, model, entry_of.contract.kv.format)
-    _check(folder, entry_of, check)
-    width = config.n_kv_numbers
-    return _opener(folder, entry, 0, width, entry_of, threads, affinity)
+    written = manifest.models[draft]
+    source, model = (fingerprint_of(manifest, name) for name in (manifest.target_name, draft))
+    _check(folder, written, partial(entry.check_fits, source, model, written.contract.kv.format))
+    width = target.config.n_kv_numbers
+    opened = _opener(folder, entry, 0, width, written, threads, affinity)
+    return lambda pool: DraftKVMaps(opened(), target.config, pool)
 
 
 def _check(folder: Path, model: ModelEntry, check: Callable[[], None]) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.manifest import (
-    SKIP_KEY,
     TOKENIZER_NAME,
     BundleManifest,
     fingerprint_of,
@@ -46,12 +44,9 @@ from edgedec.system.processors import physical_cores
 
 if TYPE_CHECKING:
     from edgedec.models.final_norm import FinalNorm
-    from edgedec.runtime.decoding.prefilling import Auxiliary
     from edgedec.runtime.decoding.unmasking import MaskedModel
     from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
-    from edgedec.runtime.drafting.draft_role import DraftRole
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
-    from edgedec.runtime.drafting.skip_set import SkipSet
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.methods.head_source import HeadSource
     from edgedec.runtime.sequences.model import KVPredictor
@@ -157,7 +152,6 @@ def _method_parts(
         is_store_growing=opening.options.is_store_growing,
         draft=None if draft is None else Shared(draft.open),
         heads={} if head is None else {head.need: Shared(head.open)},
-        skip_set=_find_skip_set(manifest),
         mtp=None if head is None else head.mtp,
     )
     return MethodParts(
@@ -169,7 +163,6 @@ def _method_parts(
         identity=identity(manifest, opening.threads, opening.entry.contract.providers),
         tuned=tuned(manifest),
         split=split,
-        auxiliary=_find_auxiliary(opening, drafters.draft),
         masked=_find_masked(opening.entry),
     )
 
@@ -258,14 +251,6 @@ def _find_head(opening: _Opening) -> HeadSource | None:
     )
 
 
-def _find_skip_set(manifest: BundleManifest) -> SkipSet | None:
-    if SKIP_KEY not in manifest.defaults:
-        return None
-    from edgedec.runtime.drafting.skip_set import SkipSet
-
-    return SkipSet.read(manifest.defaults, manifest.target.config)
-
-
 def _find_predictor(opening: _Opening) -> Callable[[], KVPredictor] | None:
     if not opening.manifest.auxiliary:
         return None
@@ -283,18 +268,6 @@ def _find_draft_kv_maps(
     from edgedec.runtime.opening.kv_maps import find_draft_kv_maps
 
     return find_draft_kv_maps(opening.folder, opening.manifest, opening.draft_threads, affinity)
-
-
-def _find_auxiliary(
-    opening: _Opening, draft: Shared[DraftRole] | None
-) -> Callable[[], Auxiliary] | None:
-    """Returns what opens the maps from the bundle's own draft model, if that is there to read."""
-    if draft is None or not opening.has_maps:
-        return None
-    from edgedec.runtime.opening.kv_maps import find_auxiliary
-
-    found = find_auxiliary(opening.folder, opening.manifest, opening.threads, opening.affinity)
-    return None if found is None else cache(lambda: found(draft().pool))
 
 
 def _find_masked(entry: ModelEntry) -> MaskedModel | None:

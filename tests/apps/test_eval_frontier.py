@@ -23,7 +23,7 @@ from edgedec.apps.eval.requests import make_requests
 from edgedec.apps.eval.samples import Models, Sample, Setting
 from edgedec.apps.eval.tasks import METRICS
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.config import GenerationConfig, LayersConfig
+from edgedec.runtime.config import GenerationConfig
 
 Cli = Callable[..., Any]
 PASS = METRICS["human_eval"][0]
@@ -204,31 +204,9 @@ def test_the_grid_is_made_of_settings_that_differ() -> None:
     assert requests["draft-alone"].method == "plain"
 
 
-def test_layers_left_out_are_compared_without_a_draft_model() -> None:
-    texts = ["plain", "auto", "unified:keep=0.8", "ffn"]
-    requests = make_requests(GenerationConfig(), texts)
-    assert list(requests) == texts
-    assert requests["ffn"].layers == LayersConfig(policy="ffn")
-    assert references_of(texts) == ("plain", "auto")
-    assert references_of([*texts, "bild"]) == REFERENCES
-    assert references_of(["adadec:threshold=1"]) == ("plain", "auto")  # one model looks ahead
-
-
-@pytest.mark.e2e
-def test_a_frontier_of_layers_left_out(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
-    data = tmp_path / "maths.jsonl"
-    data.write_text(json.dumps(MATHS[0]) + "\n")
-    command = ["eval", small_bundle, "--task", "gsm8k", "--data", data, "-n", 6]
-    outcome = cli(*command, "--frontier", "--settings", "unified:keep=0.8", "--json")
-    assert outcome.exit_code == 0, outcome.err
-    rows = {row["label"]: row for row in outcome.json["frontier"]["settings"]}
-    assert list(rows) == ["plain", "auto", "unified:keep=0.8"]
-    assert [row["lossless"] for row in rows.values()] == [True, True, False]
-    assert outcome.json["frontier"]["verdict"]["best_of_faster"] in (None, "unified:keep=0.8")
-    alone = cli(*command, "--layers", "unified:keep=0.8", "--json")
-    assert [row["label"] for row in alone.json["settings"]] == ["unified:keep=0.8"]
-    both = cli(*command, "--layers", "unified", "--method", "auto")
-    assert "--method and --layers exclude each other" in both.error
+def test_methods_alone_are_compared_without_a_draft_model() -> None:
+    assert references_of(["plain", "auto"]) == ("plain", "auto")
+    assert references_of(["plain", "bild"]) == REFERENCES
 
 
 @pytest.mark.e2e

@@ -116,10 +116,6 @@ ASKED = {
         ("run", BUNDLE, "Hi", "--provider", "cuda"),
         "export the model with --target ort",
     ),
-    "layers that are too many": (
-        ("run", BUNDLE, "Hi", "--layers", "unified:keep=2"),
-        "expected a number from 0 to 1",
-    ),
     "a quote of nothing": (("run", BUNDLE, "Hi", "--quote", "empty.txt"), "not only blanks"),
     "an unknown method": (("run", BUNDLE, "Hi", "--method", "magic"), "expected plain, auto, or"),
     "too many threads": (("run", BUNDLE, "Hi", "--threads", "9999"), "this machine's processors"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.options.switching import APPROXIMATE, LEAVES_OUT, SwitchOptions
+from edgedec.apps.options.switching import APPROXIMATE, SwitchOptions
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
@@ -92,24 +92,6 @@ def test_an_exported_pair_takes_turns_where_the_draft_model_has_all_tokens(
         assert set(ran.json["origins"]) <= {"draft", "target"}
     else:
         assert "export with --draft-vocabulary all" in ran.error
-
-
-def test_layers_left_out_are_reported(cli: Cli, small_bundle: Path) -> None:
-    command = ("run", small_bundle, "Hi", "-n", 6, "--threads", 2)
-    outcome = cli(*command, "--layers", "unified:keep=0.8", "--json", "--explain")
-    assert outcome.json["lossless"] is False
-    assert outcome.json["method"] == "unified:keep=0.8"
-    assert outcome.err.count(LEAVES_OUT) == 1
-    assert "80% of attention and MLPs ran" in outcome.err
-    for options, why in (
-        (("--layers", "half"), "layers policy is 'half', expected one of unified"),
-        (("--layers", "ffn"), "export the model again with --hidden-layers 2,3,4"),
-        (("--layers", "unified", "--method", "auto"), "leaving layers out is a method of its own"),
-        (("--layers", "unified", "--switch", "adadec"), "layers and switch are given"),
-    ):
-        refused = cli(*command, *options)
-        assert refused.exit_code == 1
-        assert why in refused.error
 
 
 @pytest.mark.e2e

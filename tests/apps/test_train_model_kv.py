@@ -1,4 +1,4 @@
-"""`edgedec train kv --draft` and `--auxiliary`: maps between the two models of a bundle."""
+"""`edgedec train kv --draft`: maps between the two models of a bundle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.manifest import read_manifest
 from edgedec.training.kv_maps import kv_progress
-from edgedec.training.kv_maps.kv_job import KVJob, train_model_maps
+from edgedec.training.kv_maps.kv_job import KVJob, train_draft_maps
 
 from ..export.conftest import make_gguf  # noqa: F401 (a fixture)
 from .conftest import Cli
@@ -51,24 +51,23 @@ def pair(make_gguf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:  # n
 
 @pytest.fixture(scope="module")
 def trained(pair: Path, corpus: Path) -> Path:
-    """The same with maps in both directions."""
+    """The same with maps to the draft model."""
     from edgedec.apps.cli import main
 
-    for kind in ("--draft", "--auxiliary"):
-        with pytest.raises(SystemExit) as stopped:
-            main(["train", "kv", str(pair), "--corpus", str(corpus), kind, "--max-tokens", "3000"])
-        assert not stopped.value.code
+    command = ["train", "kv", str(pair), "--draft", "--max-tokens", "3000"]
+    with pytest.raises(SystemExit) as stopped:
+        main([*command, "--corpus", str(corpus)])
+    assert not stopped.value.code
     return pair
 
 
-def test_both_kinds_of_maps_are_in_the_bundle(cli: Cli, trained: Path, corpus: Path) -> None:
+def test_the_maps_are_in_the_bundle(cli: Cli, trained: Path, corpus: Path) -> None:
     auxiliary = read_manifest(trained).auxiliary
-    assert sorted(auxiliary) == ["auxiliary_kv_maps", "draft_kv_maps"]
-    for entry in auxiliary.values():
-        assert (entry.n_tokens, entry.corpus) == (3000, str(corpus))
-        assert entry.unexplained <= entry.held_out < 0.05  # a model's own rows, but for the ridge
-    files = {path for entry in auxiliary.values() for path in entry.files}
-    assert {f"auxiliary/{p.name}" for p in (trained / "auxiliary").iterdir()} == files
+    entry = auxiliary.pop("draft_kv_maps")
+    assert not auxiliary
+    assert (entry.n_tokens, entry.corpus) == (3000, str(corpus))
+    assert entry.unexplained <= entry.held_out < 0.05  # a model's own rows, but for the ridge
+    assert {f"auxiliary/{p.name}" for p in (trained / "auxiliary").iterdir()} == {*entry.files}
     assert cli("inspect", trained, "--verify").exit_code == 0
 
 
@@ -90,62 +89,27 @@ def test_the_draft_model_has_what_it_did_not_read(trained: Path) -> None:
         assert engine.draft.mapped is None  # of another bundle nothing is known
 
 
-def test_the_draft_model_reads_for_the_target_model(cli: Cli, trained: Path) -> None:
-    asked = ("run", trained, PROMPT, "--raw", "-n", 12, "--method", "plain", "--json",
-             "--prefix-disk", 0)  # fmt: skip
-    exact, found, approximate, auto = (
-        cli(*asked, "--prefill", mode).json
-        for mode in ("exact", "progressive", "predicted", "auto")
-    )
-    assert (found["token_ids"], found["lossless"]) == (exact["token_ids"], True)
-    assert found["stats"]["n_provisional"] == 8
-    assert auto["stats"]["n_provisional"] == 0
-    assert not approximate["lossless"]
-    with (
-        edgedec.load(trained, edgedec.EngineOptions(draft=False)) as engine,
-        pytest.raises(edgedec.ConfigError, match="needs KV maps"),
-    ):
-        engine.stream(PROMPT, edgedec.GenerationConfig(prefill="predicted"))
-
-
-@pytest.mark.usefixtures("hasty_bench")
-def test_first_tokens_of_a_prompt_that_the_draft_model_reads_are_measured(
-    cli: Cli, trained: Path, tmp_path: Path
-) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text(PROMPT * 3)
-    asked = ("--ttft", "100", "--text", text, "--answer-tokens", 12, "-r", 1, "--allow-noise")
-    document = cli("bench", trained, *asked, "-o", "json").json
-    assert document["kv_maps"]["kind"] == "auxiliary_kv_maps"
-    assert document["kv_maps"]["relative_flops"] == 1  # as large as the target model
-    (row,) = document["rows"]
-    assert (row["n_provisional"], row["n_prompts"], row["n_same_text"]) == (8, 1, 1)
-    table = cli("bench", trained, *asked).out
-    assert "- maps from the draft model, fitted on 3,000 tokens" in table
-
-
 @pytest.mark.robustness
-@pytest.mark.parametrize("kind", ["draft_kv_maps", "auxiliary_kv_maps"])
 def test_a_killed_fit_goes_on_where_it_ended(
-    trained: Path, corpus: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    trained: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv_progress, "_SAVE_S", 0.0)
     monkeypatch.setattr(kv_progress, "_MIN_READING", 0)
     bundle = Path(shutil.copytree(trained, tmp_path / "b.edgedec"))
     job = KVJob(bundle, (corpus,), 3000, None)
-    whole = read_manifest(bundle).auxiliary[kind]
+    whole = read_manifest(bundle).auxiliary["draft_kv_maps"]
 
     def killed(_: str, n_tokens: int, n_wanted: int) -> None:
         if n_tokens > n_wanted // 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_model_maps(job, kind, killed, lambda: False)
-    assert read_manifest(bundle).auxiliary[kind] == whole
+        train_draft_maps(job, killed, lambda: False)
+    assert read_manifest(bundle).auxiliary["draft_kv_maps"] == whole
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [".b.edgedec.fit.npz", "b.edgedec"]
     counts: list[int] = []
-    found, _ = train_model_maps(job, kind, lambda _, n, __: counts.append(n), lambda: False)
+    found, _ = train_draft_maps(job, lambda _, n, __: counts.append(n), lambda: False)
     assert counts[0] > 1500  # what was read is not read again
     assert (bundle / found.weights).read_bytes() == (trained / whole.weights).read_bytes()
     assert dataclasses.replace(found, graph="", weights="") == dataclasses.replace(
@@ -156,24 +120,21 @@ def test_a_killed_fit_goes_on_where_it_ended(
 
 @pytest.mark.robustness
 @pytest.mark.parametrize(
-    ("kind", "key", "value", "text"),
+    ("key", "value", "text"),
     [
-        ("draft", "source", "0" * 32, "for the target model 000000000000, this one is"),
-        ("draft", "model", "1" * 32, "for the draft model 111111111111, this one is"),
-        ("draft", "kv_format", "int8", "write a int8 KV cache, the model's is float16"),
-        ("draft", "kind", "kv_maps", "kind is 'kv_maps', expected draft_kv_maps"),
-        ("auxiliary", "source", "0" * 32, "for the draft model 000000000000, this one is"),
-        ("auxiliary", "model", "1" * 32, "for the target model 111111111111, this one is"),
-        ("auxiliary", "kv_format", "int8", "write a int8 KV cache, the model's is float16"),
+        ("source", "0" * 32, "for the target model 000000000000, this one is"),
+        ("model", "1" * 32, "for the draft model 111111111111, this one is"),
+        ("kv_format", "int8", "write a int8 KV cache, the model's is float16"),
+        ("kind", "kv_maps", "kind is 'kv_maps', expected draft_kv_maps"),
     ],
 )
 def test_maps_of_something_else_are_refused(
-    trained: Path, tmp_path: Path, kind: str, key: str, value: str, text: str
+    trained: Path, tmp_path: Path, key: str, value: str, text: str
 ) -> None:
     bundle = Path(shutil.copytree(trained, tmp_path / "b.edgedec", copy_function=os.link))
     path = bundle / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["auxiliary"][f"{kind}_kv_maps"][key] = value
+    manifest["auxiliary"]["draft_kv_maps"][key] = value
     path.unlink()  # it is the other bundle's, too
     path.write_text(json.dumps(manifest))
     with pytest.raises(edgedec.BundleError, match=text):
@@ -191,19 +152,15 @@ def test_maps_of_an_unknown_kind_are_refused(trained: Path, tmp_path: Path) -> N
         edgedec.load(bundle)
 
 
-@pytest.mark.parametrize("kind", ["--draft", "--auxiliary"])
-def test_what_cannot_be_fitted(cli: Cli, pair: Path, corpus: Path, kind: str) -> None:
+def test_what_cannot_be_fitted(cli: Cli, pair: Path, corpus: Path) -> None:
     before = (pair / "manifest.json").read_text()
-    asked = ("train", "kv", pair, "--corpus", corpus, kind)
+    asked = ("train", "kv", pair, "--corpus", corpus, "--draft")
     assert "too few to fit maps from" in cli(*asked, "--max-tokens", 60).error
     both = cli(*asked, "--exit", 1).error
-    assert "--exit, --draft and --auxiliary are three kinds of maps: choose one" in both
+    assert "--exit and --draft are two kinds of maps: choose one" in both
     assert (pair / "manifest.json").read_text() == before
 
 
-@pytest.mark.parametrize("kind", ["--draft", "--auxiliary"])
-def test_a_bundle_without_a_draft_model(
-    cli: Cli, smollm2_bundle: Path, corpus: Path, kind: str
-) -> None:
-    asked = ("train", "kv", smollm2_bundle, "--corpus", corpus, kind)
+def test_a_bundle_without_a_draft_model(cli: Cli, smollm2_bundle: Path, corpus: Path) -> None:
+    asked = ("train", "kv", smollm2_bundle, "--corpus", corpus, "--draft")
     assert "this bundle has no draft model: export it with --draft" in cli(*asked).error

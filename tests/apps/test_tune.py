@@ -321,9 +321,7 @@ def test_what_cannot_be_tuned(cli: Cli, small_bundle: Path, tmp_path: Path) -> N
     assert "prompts.jsonl:2: not valid JSON" in cli(*command).error
     prompts.write_text('{"prompt": "Hi"}\n')
     assert "a second, smaller model" in cli(*command).error
-    assert "expected ead, margin or adadec" in cli(*command, "--policy", "bild").error
-    adadec = (*command, "--policy", "adadec", "--parallel", 2)
-    assert "leave out --parallel" in cli(*adadec).error
+    assert "expected ead or margin" in cli(*command, "--policy", "bild").error
     assert "cannot read prompts" in cli("tune", small_bundle, "--prompts", "no").error
 
 
@@ -335,55 +333,19 @@ def test_what_others_wrote_into_a_manifest_stays(tmp_path: Path, small_bundle: P
     bundle = own_copy(small_bundle, tmp_path / "own.edgedec")
     before = read_manifest(bundle)
 
-    def tuned(choices: list[Choice], draft: str | None) -> tuple[str | None, dict[str, float]]:
+    def tuned(choices: list[Choice], draft: str) -> tuple[str, dict[str, float]]:
         change_manifest(bundle, before, lambda now: with_tuned(now, choices, draft))
         found = read_manifest(bundle).defaults[TUNED_KEY]
         assert found["evidence"].keys() == found["policies"].keys()
         thresholds = {name: fields["threshold"] for name, fields in found["policies"].items()}
         return found["draft"], thresholds
 
-    assert tuned([choice("adadec", 1.0)], None) == (None, {"adadec": 1.0})
-    assert tuned([choice("ead", 1.5)], "abc") == ("abc", {"adadec": 1.0, "ead": 1.5})
-    both = {"adadec": 2.0, "ead": 1.5}
-    assert tuned([choice("adadec", 2.0)], None) == ("abc", both)
-    assert tuned([choice("margin", 0.5)], "abc") == ("abc", {**both, "margin": 0.5})
+    assert tuned([choice("ead", 1.5)], "abc") == ("abc", {"ead": 1.5})
+    assert tuned([choice("margin", 0.5)], "abc") == ("abc", {"ead": 1.5, "margin": 0.5})
     # What was found with another draft model goes.
-    assert tuned([choice("ead", 0.7)], "xyz") == ("xyz", {"adadec": 2.0, "ead": 0.7})
+    assert tuned([choice("ead", 0.7)], "xyz") == ("xyz", {"ead": 0.7})
     original = json.loads((small_bundle / "manifest.json").read_text())
     assert TUNED_KEY not in original["defaults"]  # the linked file was replaced, not written into
-
-
-@pytest.mark.e2e
-def test_adadec_learns_and_runs(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> None:
-    bundle = own_copy(smollm2_bundle, tmp_path / "own.edgedec")
-    answers = tmp_path / "answers.jsonl"
-    facts = [
-        ("What is the capital of France?", "The capital of France is Paris, on the river Seine."),
-        ("Why is the sky blue?", "Air scatters short waves of sunlight more than long ones."),
-        ("Name three fruits.", "Apples, pears and plums are three fruits that grow on trees."),
-        ("What is a prime?", "A prime is a number above one that only one and itself divide."),
-    ]
-    lines = [json.dumps({"question": question, "answer": answer}) for question, answer in facts]
-    answers.write_text("\n".join(lines) + "\n  \n")
-    ask = ("run", bundle, "Tell me about rivers.", "-n", 24, "--threads", 2, "--switch", "adadec")
-    assert "never tuned: run `edgedec tune`" in cli(*ask).error
-    command = ("tune", bundle, "--policy", "adadec", "--prompts", answers, "--threads", 2)
-    found = cli(*command, "--json").json
-    assert found["n_texts"] == 4
-    assert found["right_where_paused"] < found["right_elsewhere"]
-    again = cli(*command)
-    assert "4 texts are known already" in again.err
-    assert found["setting"] in again.out
-    outcome = cli(*ask, "--json")
-    assert outcome.json["lossless"] is False
-    reported = outcome.json["switch"]
-    assert (
-        reported["setting"]["threshold"]
-        == read_manifest(bundle).defaults[TUNED_KEY]["policies"]["adadec"]["threshold"]
-    )
-    assert reported["n_pauses"] > 0
-    answers.write_text('{"prompt": "Hi", "answer": "Hello"}\n{"prompt": "Hi"}\n')
-    assert "answers.jsonl:2: no prompt with an answer" in cli(*command).error
 
 
 def test_the_manifest_of_another_export_stays(tmp_path: Path, small_bundle: Path) -> None:

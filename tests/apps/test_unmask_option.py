@@ -87,7 +87,7 @@ def test_every_rule_fills_all_in(cli: Cli, bundle: Path, rule: str) -> None:
     ("arguments", "message"),
     [
         (("--method", "lookup"), f"method lookup needs {NEEDS}"),
-        (("--switch", "adadec"), f"switch needs {NEEDS}"),
+        (("--switch", "ead"), f"switch needs {NEEDS}"),
         (("--regex", "[a-z]+"), f"regex needs {NEEDS}"),
         (("--session", "x.session"), f"sessions need {NEEDS}"),
         (("--best-of", "2"), f"several tries at an answer need {NEEDS}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,15 @@ def test_labs_are_left_out_here() -> None:
     assert "No module named 'edgedec.labs'" in done.stderr
 
 
+def test_one_file_names_them() -> None:
+    """Labs register themselves; no other file of the product knows that they exist."""
+    folders = ("runtime", "export", "targets", "autocomplete", "training", "widgets", "apps", "src")
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    pattern = re.compile(r"edgedec\.labs|\blabs/")
+    found = {str(path.relative_to(ROOT)) for path in files if pattern.search(path.read_text())}
+    assert found == {"runtime/drafting/extensions.py"}
+
+
 @pytest.mark.slow
 def test_every_module_of_the_other_folders_imports() -> None:
     """But for what imports packages that not everybody has."""
@@ -83,8 +93,6 @@ def test_methods_run(small_bundle: Path, method: str) -> None:
     [
         (("--method", "hydra"), "unknown method 'hydra'"),
         (("--verifier", "rejection"), "unknown verifier 'rejection'"),
-        (("--layers", "unified"), "needs the package edgedec.labs"),
-        (("--switch", "adadec:threshold=1"), "needs the package edgedec.labs"),
     ],
 )
 def test_methods_of_labs_are_refused(

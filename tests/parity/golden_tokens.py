@@ -54,7 +54,6 @@ SWITCHED: dict[str, dict[str, Any]] = {
     "ead": {"switch": {"policy": "ead", "threshold": 1.5, "window": 3, "dwell": 2}},
     "margin": {"switch": {"policy": "margin", "threshold": 0.4, "window": 3, "dwell": 2}},
     "bild": {"switch": {"policy": "bild", "fallback": 0.5, "mode": "repair"}},
-    "adadec": {"switch": {"policy": "adadec", "threshold": 1.5}},
 }
 
 
@@ -89,7 +88,7 @@ class Case:
 
 
 def whose(result: edgedec.GenerationResult) -> str:
-    """Returns the first letter of each token's origin: draft, target, look-ahead.
+    """Returns the first letter of each token's origin: draft, target.
 
     Beside itself a model writes the same text whoever writes it; this is what policies decide.
     """
@@ -97,11 +96,10 @@ def whose(result: edgedec.GenerationResult) -> str:
 
 
 def cases() -> Iterator[Case]:
-    """Yields every way of decoding, greedy and, where it can be, sampled."""
+    """Yields every way of decoding, greedy and sampled."""
     for sampling in SAMPLINGS:
         for way, options in {**LOSSLESS, **SWITCHED}.items():
-            if way != "adadec" or sampling == "greedy":
-                yield Case(way, sampling, options)
+            yield Case(way, sampling, options)
 
 
 def open_engine(bundle: str | Path) -> edgedec.Engine:

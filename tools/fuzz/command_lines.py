@@ -36,7 +36,7 @@ GOOD: dict[str, list[str]] = {
     "--corpus": ["words.txt", "folder"], "--prompts": ["prompts.jsonl"], "--from": ["draft"],
     "--calibrate": ["words.txt"], "--draft": ["draft", "plain"],
     "--output": ["new", "other"], "--store": ["new.store"], "--session": ["new.session"],
-    "--exit": ["1"], "--layers": ["1", "unified", "ffn"], "--method": ["plain", "auto", "draft"],
+    "--exit": ["1"], "--layers": ["1", "many"], "--method": ["plain", "auto", "draft"],
     "--switch": ["ead", "margin", "bild"], "--threshold": ["0.5", "auto"], "--json-schema": ["{}"],
     "--regex": ["[ab]+"], "--hidden-layers": ["0,1,2"], "--kind": ["eagle", "hydra"],
 }  # fmt: skip

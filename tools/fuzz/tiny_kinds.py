@@ -93,7 +93,6 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     MTP_LAYER: with_mtp,
     "maps": with_maps,
     "draft": partial(with_maps, direction="--draft"),
-    "auxiliary": partial(with_maps, direction="--auxiliary"),
 }
 """Bundles by what they have, each made in a folder of its own."""
 

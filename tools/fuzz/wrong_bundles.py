@@ -200,7 +200,7 @@ def requests(kind: str) -> list[edgedec.GenerationConfig]:
     prefills = ("exact", "progressive", "predicted")
     maps = [("plain", prefill) for prefill in prefills]
     drafter = "plain" if kind == "plain" else kind
-    wanted = maps if kind in ("maps", "auxiliary") else [(drafter, "exact"), ("auto", "exact")]
+    wanted = maps if kind == "maps" else [(drafter, "exact"), ("auto", "exact")]
     return [
         edgedec.GenerationConfig(max_new_tokens=8, method=method, prefill=prefill, ignore_eos=True)
         for method, prefill in wanted

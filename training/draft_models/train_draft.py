@@ -26,7 +26,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.families import weight_shapes
 from edgedec.models.graph import Capabilities
 from edgedec.models.head_ids import write_head_ids
-from edgedec.models.kv_maps import AUXILIARY_KV_MAPS, DRAFT_KV_MAPS
+from edgedec.models.kv_maps import DRAFT_KV_MAPS
 from edgedec.models.manifest import TOKENIZER_NAME, BundleManifest, fingerprint_of
 from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry
 from edgedec.models.quant import FORMATS, QuantFormat
@@ -176,15 +176,16 @@ def put_draft(
         assert entry.head_ids is not None
         write_head_ids(folder / entry.head_ids, draft.head_ids.astype(np.int32))
 
-    maps = {name for name in manifest.auxiliary if name in (DRAFT_KV_MAPS, AUXILIARY_KV_MAPS)}
-    gone = [path for name in maps for path in manifest.auxiliary[name].files]
+    others = dict(manifest.auxiliary)
+    maps = others.pop(DRAFT_KV_MAPS, None)
+    gone = [] if maps is None else [*maps.files]
     if (old := manifest.draft_name) is not None:
         graph = manifest.models[old].graph
         gone += [*manifest.models[old].files, str(PurePosixPath(graph).parent / TOKENIZER_NAME)]
     new = dataclasses.replace(
         manifest,
         models={manifest.target_name: manifest.target, DRAFT_MODEL: entry},
-        auxiliary={name: e for name, e in manifest.auxiliary.items() if name not in maps},
+        auxiliary=others,
         verification=manifest.verification | {DRAFT_MODEL: _measures(draft)},
     )
     return put_variant(bundle, new, gone, entry.files, write, destination, is_overwrite_allowed)

@@ -12,7 +12,6 @@ from edgedec.export.manifest_change import change_manifest
 from edgedec.models.bundle_files import FileEntry, file_sha256
 from edgedec.models.errors import EdgedecError
 from edgedec.models.kv_maps import (
-    AUXILIARY_KV_MAPS,
     DRAFT_KV_MAPS,
     KV_MAPS,
     KVMapsEntry,
@@ -37,18 +36,13 @@ def write_own_maps(
     return entry
 
 
-def write_model_maps(
-    bundle: Path,
-    manifest: BundleManifest,
-    kind: str,
-    names: tuple[str, str],
-    fitted: ModelFitted,
-    corpus: str,
+def write_draft_maps(
+    bundle: Path, manifest: BundleManifest, draft: str, fitted: ModelFitted, corpus: str
 ) -> ModelKVMapsEntry:
-    """Writes maps from one model to another, called ``names``, and the manifest that names them."""
-    read, written = names
-    files, facts = _written(bundle, manifest, written, fitted, corpus)
-    entry = ModelKVMapsEntry(kind=kind, source=fingerprint_of(manifest, read), **facts)
+    """Writes maps from the target model to ``draft``, and the manifest that names them."""
+    files, facts = _written(bundle, manifest, draft, fitted, corpus)
+    source = fingerprint_of(manifest, manifest.target_name)
+    entry = ModelKVMapsEntry(kind=DRAFT_KV_MAPS, source=source, **facts)
     _name(bundle, manifest, entry, files)
     return entry
 
@@ -87,18 +81,14 @@ def _written(
 def _name(
     bundle: Path, manifest: BundleManifest, entry: MapsEntry, files: dict[str, FileEntry]
 ) -> None:
-    """Writes the manifest with ``entry``; the maps it replaces are removed afterwards.
-
-    Those are maps that write the same keys and values.
-    """
-    kinds = (DRAFT_KV_MAPS,) if entry.kind == DRAFT_KV_MAPS else (KV_MAPS, AUXILIARY_KV_MAPS)
+    """Writes the manifest with ``entry``; the maps of its kind are removed afterwards."""
     old: set[str] = set()
 
     def put(now: BundleManifest) -> BundleManifest:
-        others = {kind: e for kind, e in now.auxiliary.items() if kind not in kinds}
-        old.update(path for e in now.auxiliary.values() if e.kind in kinds for path in e.files)
+        replaced = now.auxiliary.get(entry.kind)
+        old.update(() if replaced is None else replaced.files)
         kept = {path: e for path, e in now.files.items() if path not in old}
-        auxiliary = {**others, entry.kind: entry}
+        auxiliary = {**now.auxiliary, entry.kind: entry}
         return dataclasses.replace(now, files={**kept, **files}, auxiliary=auxiliary)
 
     try:

@@ -20,7 +20,7 @@ from edgedec.runtime.sequences.prefill import Progress
 from edgedec.targets import library_suffixes
 from edgedec.training.features.corpus import corpus_key
 from edgedec.training.kv_maps.fit_maps import corpus_windows, fit
-from edgedec.training.kv_maps.kv_entry import write_model_maps, write_own_maps
+from edgedec.training.kv_maps.kv_entry import write_draft_maps, write_own_maps
 from edgedec.training.kv_maps.kv_progress import FitFile, Reading
 from edgedec.training.kv_maps.model_kv import Reader, fit_model
 from edgedec.training.options import check_exit
@@ -81,39 +81,31 @@ def train_own_maps(
     return entry, f"layer {chosen} of {config.n_layers}"
 
 
-def train_model_maps(
-    job: KVJob, kind: str, report: Progress, is_stopping: Callable[[], bool]
+def train_draft_maps(
+    job: KVJob, report: Progress, is_stopping: Callable[[], bool]
 ) -> tuple[MapsEntry, str]:
-    """Fits maps between the two models of a bundle; returns what was written, and from where.
-
-    kind: `DRAFT_KV_MAPS` for those from the target to the draft model, `AUXILIARY_KV_MAPS` for the
-        other way.
+    """Fits maps from the target to the draft model; returns what was written, and from where.
 
     Raises:
         ConfigError: The bundle cannot have such maps, or the corpus is too small.
     """
     manifest = read_manifest(job.bundle)
-    file = job.file(kind, *(fingerprint_of(manifest, name) for name in manifest.models))
+    file = job.file(DRAFT_KV_MAPS, *(fingerprint_of(manifest, name) for name in manifest.models))
     with load(job.bundle, EngineOptions(threads=job.threads)) as engine:
         draft, source = _checked_draft(manifest, engine.draft)
         role = source.open()
-        readers = {
-            manifest.target_name: Reader(engine.new_sequence(), manifest.target.config),
-            draft: Reader(role.pool.take(()), source.entry.config),
-        }
-        read, written = readers if kind == DRAFT_KV_MAPS else reversed(readers)
+        target = Reader(engine.new_sequence(), manifest.target.config)
+        drafting = Reader(role.pool.take(()), source.entry.config)
         try:
-            _check_runs_maps(manifest.models[written])
+            _check_runs_maps(manifest.models[draft])
             context = min(engine.context, source.context)
             reading = job.reading(engine, context, report, is_stopping, file)
-            fitted = fit_model(readers[read], readers[written], reading)
+            fitted = fit_model(target, drafting, reading)
         finally:
             role.close()
-    names = (read, written)
-    entry = write_model_maps(job.bundle, manifest, kind, names, fitted, job.described)
+    entry = write_draft_maps(job.bundle, manifest, draft, fitted, job.described)
     file.remove()
-    kinds = [manifest.models[name].kind for name in names]
-    return entry, f"the {kinds[0]} model to the {kinds[1]} model"
+    return entry, "the target model to the draft model"
 
 
 def _checked_draft(manifest: BundleManifest, source: DraftSource | None) -> tuple[str, DraftSource]:

@@ -1,11 +1,9 @@
 """Two models take turns at one text.
 
-`trust` emits what the draft model says at once, and so does `predict`, in which the target model
-never reads it: its keys and values are predicted from those of the draft model. Emitted text cannot
-be taken back, so in `repair` and `verify` the draft model's tokens wait until the target model has
-judged them. It does when it takes over, or after `max_run` of them: its pass over the tokens it
-missed says what it thinks of each. Whether the text ends is then always for the target model to
-say.
+`trust` emits what the draft model says at once. Emitted text cannot be taken back, so in `repair`
+and `verify` the draft model's tokens wait until the target model has judged them. It does when it
+takes over, or after `max_run` of them: its pass over the tokens it missed says what it thinks of
+each. Whether the text ends is then always for the target model to say.
 
 Where the text repeats itself, a model reads several tokens in one pass and keeps those it says
 itself. The policy sees each as if it had come alone, so the text does not depend on it.
@@ -21,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.config.switching import PREDICT, REPAIR, TRUST, SwitchConfig
-from edgedec.runtime.decoding.prefilling import Auxiliary
+from edgedec.runtime.config.switching import REPAIR, TRUST, SwitchConfig
 from edgedec.runtime.decoding.strategy import DecodeState, Decoding, DecodingStrategy, StepResult
 from edgedec.runtime.decoding.switching.lookup_chains import LookupChains
 from edgedec.runtime.decoding.switching.paired_model import CatchUp, PairedModel
@@ -35,10 +32,9 @@ from edgedec.runtime.drafting.drafter import DraftPrompt
 from edgedec.runtime.drafting.drafters.lookup import PromptLookup
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Passes
-from edgedec.runtime.sequences.prefill import HiddenStates, caught_up, rewind
+from edgedec.runtime.sequences.prefill import HiddenStates, caught_up
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
-from edgedec.runtime.text.common_prefix import common_prefix
 
 
 class Switching(DecodingStrategy):
@@ -53,7 +49,6 @@ class Switching(DecodingStrategy):
         new_policy: Callable[[], SwitchPolicy] | None = None,
         size_ratio: float | None = None,
         copies: bool = True,
-        auxiliary: Auxiliary | None = None,
     ) -> None:
         """draft: knows the target model's tokens.
 
@@ -61,7 +56,6 @@ class Switching(DecodingStrategy):
             new_policy: Makes what decides in place of the one that ``setting`` names.
             size_ratio: Parameters of the draft model per parameter of the target model, if known.
             copies: Look up in the text what the models may say next.
-            auxiliary: Predicts rows of the target model from the draft model's, for `predict`.
         """
         self.name = setting.policy
         self.is_lossless = setting.is_lossless
@@ -69,7 +63,6 @@ class Switching(DecodingStrategy):
         self.setting = setting
         self.size_ratio = size_ratio
         self._new_policy = new_policy or (lambda: make_policy(setting))
-        self.auxiliary = auxiliary
         self.forgives = not_unlikely(setting.rollback) if setting.mode == REPAIR else None
         self._lookup = PromptLookup() if copies else None
 
@@ -116,11 +109,10 @@ class SwitchedDecoding(Decoding):
         self._is_discarded = False
         self._policy_s = 0.0  # deciding and tagging
         self._n_copied = 0
-        self._n_predicted = 0
 
     def step(self, noise: Noise) -> Passes[StepResult]:
         """Returns the next token; a run of the draft model, where that is judged."""
-        if self._setting.mode in (TRUST, PREDICT):
+        if self._setting.mode == TRUST:
             return (yield from self._trust(noise))
         return (yield from self._run_and_judge(noise))
 
@@ -150,15 +142,13 @@ class SwitchedDecoding(Decoding):
         """Returns what happened in the latest output, JSON-ready; see `SwitchLog.summary`.
 
         policy_ms: spent on reading off doubt, deciding and tagging, between the passes. n_copied:
-        tokens that were looked up in the text before a model said them. n_predicted: tokens that
-        the target model did not read.
+        tokens that were looked up in the text before a model said them.
         """
         counts = {m: self._models[m].counts for m in Model}
         return {
             "setting": self._setting.to_dict(),
             "policy_ms": 1000 * self._policy_s,
             "n_copied": self._n_copied,
-            "n_predicted": self._n_predicted,
             **self._log.summary(counts[Model.DRAFT], counts[Model.TARGET], self._method.size_ratio),
         }
 
@@ -178,7 +168,7 @@ class SwitchedDecoding(Decoding):
         return [
             *lines,
             f"deciding and tagging: {found['policy_ms']:.1f} ms; {found['n_copied']} tokens were "
-            f"looked up in the text, {found['n_predicted']} were predicted for the target model",
+            "looked up in the text",
         ]
 
     def _trust(self, noise: Noise) -> Passes[StepResult]:
@@ -221,7 +211,6 @@ class SwitchedDecoding(Decoding):
             # It hands back as soon as it may, mostly: after one token, or after the dwell.
             n_turn = 1 if self._policy.discards else self._setting.dwell
             copied = self._looked_up(noise, target.sequence, min(n_turn, state.n_left) - 1)
-            self._predict_missed()
             text, n_copied = [*state.tokens, *copied], len(copied)
             rows = yield from target.rows_after(text, 1 + n_copied, state.needs_logits, n_copied)
             catch_up = target.latest
@@ -230,18 +219,6 @@ class SwitchedDecoding(Decoding):
         state.stats.n_pass_tokens += 0 if is_prefilled else len(words)
         state.stats.n_copied += len(words) - 1
         return self._tagged(Model.TARGET, words, catch_up)
-
-    def _predict_missed(self) -> None:
-        """Predicts what the target model missed, but for the newest token, whose row is wanted."""
-        auxiliary, text = self._method.auxiliary, self._state.tokens
-        if auxiliary is None:
-            return
-        target = self._models[Model.TARGET].sequence
-        n_known = rewind(target, text)
-        n_read = min(common_prefix(self._draft.tokens, text), len(text) - 1)
-        if n_read > n_known:
-            auxiliary.extend(target, self._draft, n_read)
-            self._n_predicted += n_read - n_known
 
     def _run(self, noise: Noise) -> Passes[_Run]:
         """Returns what the draft model says, as far as policy, request and contexts allow."""

@@ -8,17 +8,17 @@ from typing import Any
 
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.manifest import TUNED_KEY
-from edgedec.runtime.config.switching import ADADEC, SwitchConfig
+from edgedec.runtime.config.switching import SwitchConfig
 
 TUNED_FIELDS = ("threshold", "window", "dwell", "hysteresis", "reset_window")
 
 
-def resolve(setting: SwitchConfig, tuned: Any, draft: str | None) -> SwitchConfig:
+def resolve(setting: SwitchConfig, tuned: Any, draft: str) -> SwitchConfig:
     """Returns ``setting``, with what the bundle was tuned to where it says auto.
 
     Args:
         tuned: What the manifest holds under `TUNED_KEY`; None where it has no such key.
-        draft: Fingerprint of the draft model, if the setting needs one.
+        draft: Fingerprint of the draft model.
 
     Raises:
         ConfigError: The bundle was not tuned for this policy, or not with this draft model.
@@ -33,7 +33,7 @@ def resolve(setting: SwitchConfig, tuned: Any, draft: str | None) -> SwitchConfi
         raise ConfigError(
             f"the bundle was tuned for {', '.join(policies)}, not {setting.policy}: {hint}"
         )
-    if setting.policy != ADADEC and tuned.get("draft") != draft:
+    if tuned.get("draft") != draft:
         raise ConfigError(f"the bundle was tuned with another draft model: {hint}")
     found = SwitchConfig.from_dict(_mapping(policies, setting.policy))
     if found.is_auto:

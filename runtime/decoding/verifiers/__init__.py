@@ -1,4 +1,4 @@
-"""Verifiers: rules by which drafted tokens are accepted. More of them are in `labs/verifiers/`."""
+"""Verifiers: rules by which drafted tokens are accepted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgedec.runtime.decoding.verifiers.deterministic import Deterministic
 from edgedec.runtime.decoding.verifiers.shared_gumbel import SharedGumbel
 from edgedec.runtime.decoding.verifiers.typical import Typical
 from edgedec.runtime.decoding.verifiers.verifier import Verdict, Verifier
-from edgedec.runtime.drafting.find_labs import lab_module, lab_names
+from edgedec.runtime.drafting.extensions import extension_names, load_extension
 
 DEFAULT_VERIFIER: Verifier = SharedGumbel()
 _OWN: dict[str, Verifier] = {
@@ -19,8 +19,8 @@ _OWN: dict[str, Verifier] = {
 
 @cache
 def verifier_names() -> tuple[str, ...]:
-    """Returns the names `find_verifier` knows; those of labs come last."""
-    return (*_OWN, *(name.replace("_", "-") for name in lab_names("verifiers")))
+    """Returns the names `find_verifier` knows; those of other packages come last."""
+    return (*_OWN, *extension_names("verifier"))
 
 
 def find_verifier(name: str | None) -> Verifier:
@@ -33,7 +33,7 @@ def find_verifier(name: str | None) -> Verifier:
         raise ConfigError(
             f"unknown verifier {name!r}, expected one of {', '.join(verifier_names())}"
         )
-    found: Verifier = lab_module("verifiers", name.replace("-", "_")).VERIFIER
+    found: Verifier = load_extension("verifier", name).VERIFIER
     return found
 
 

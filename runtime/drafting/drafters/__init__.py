@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need
-from edgedec.runtime.drafting.find_labs import lab_module, lab_names
+from edgedec.runtime.drafting.extensions import extension_names, load_extension
 
 if TYPE_CHECKING:  # what no drafter needs is not imported: it delays a first token
     from edgedec.runtime.drafting.core_split import CoreSplit
@@ -54,7 +54,7 @@ Method = FreeMethod | ModelMethod
 def drafter_names() -> tuple[str, ...]:
     """Returns the names `find_drafter` knows, sorted."""
     own = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted((*own, *lab_names("drafters"))))
+    return tuple(sorted((*own, *extension_names("drafter"))))
 
 
 def find_drafter(name: str, parts: DrafterParts | None = None) -> Method:
@@ -63,8 +63,8 @@ def find_drafter(name: str, parts: DrafterParts | None = None) -> Method:
     parts: of an engine. A module may have a ``MODEL_METHOD``, too, which takes the place of its
     ``METHOD`` where there is the head that it needs.
     """
-    if name in lab_names("drafters"):
-        module = lab_module("drafters", name)
+    if name in extension_names("drafter"):
+        module = load_extension("drafter", name)
     else:
         module = importlib.import_module(f"{__name__}.{name}")
     with_model: ModelMethod | None = getattr(module, "MODEL_METHOD", None)

@@ -12,7 +12,6 @@ from edgedec import Engine, GenerationConfig
 from edgedec.models.errors import ConfigError, PromptTooLongError, SessionError
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.config import SamplingConfig, SpeculationConfig, SwitchConfig, UnmaskConfig
-from edgedec.runtime.config.layers import LayersConfig
 from edgedec.runtime.decoding.unmasking import MaskedModel, plan_blocks
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
@@ -181,8 +180,7 @@ def test_nothing_is_kept_between_texts(engine_of: Callable[..., Engine]) -> None
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("method lookup", {"method": "lookup"}),
     ("verifier", {"verifier": "rejection"}),
-    ("switch", {"switch": SwitchConfig(policy="adadec")}),
-    ("layers", {"layers": LayersConfig()}),
+    ("switch", {"switch": SwitchConfig(policy="ead")}),
     ("speculation", {"speculation": SpeculationConfig(draft_len=3)}),
     ("logprobs", {"logprobs": 2}),
     ("json_schema", {"json_schema": "{}"}),

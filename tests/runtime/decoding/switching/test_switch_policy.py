@@ -191,7 +191,7 @@ def test_parse_the_full_form() -> None:
         ("ead:dwell=-1", "dwell is -1"),
         ("ead:hysteresis=0", "hysteresis is 0.0, expected above 0, up to 1"),
         ("ead:hysteresis=1.1", "hysteresis is 1.1"),
-        ("ead:mode=guess", "mode is 'guess', expected one of trust, predict, repair, verify"),
+        ("ead:mode=guess", "mode is 'guess', expected one of trust, repair, verify"),
         ("ead:reset_window=maybe", "reset_window is 'maybe', expected true or false"),
         ("bild:threshold=1", "bild has none"),
         ("bild:fallback=-0.1", "fallback is -0.1"),

@@ -15,7 +15,6 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.drafting.core_split import CoreSplit
-from edgedec.runtime.drafting.draft_cost import Promise
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
 from edgedec.runtime.drafting.drafter import (
@@ -32,7 +31,6 @@ from edgedec.runtime.drafting.drafters import FreeMethod, drafter_names, find_dr
 from edgedec.runtime.drafting.drafters.lookup import PromptLookup
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
-from edgedec.runtime.drafting.skip_set import SkipSet
 from edgedec.runtime.methods.method_parts import AUTO, MethodParts
 from edgedec.runtime.methods.methods import Methods
 from edgedec.runtime.sampling.noise import Noise
@@ -73,7 +71,6 @@ class Maker:
         store.add([1, 2, 3, 4, 5, 1, 2, 4])
         self.pool = SequencePool(LayeredToy(V), 256)
         role = DraftRole(self.pool, TokenMap.same(V, V), V)
-        skip_set = SkipSet((1,), 4, V, Promise(0.5, 0.5))
         self.heads = SequencePool(ToyHead(V), 256)
         head = HeadRole(self.heads, TokenMap.same(V, V), V, HIDDEN_LAYERS, 1e-5)
         self.exits = SequencePool(ToyHead(V, HEAD_WIDTH), 256)
@@ -90,7 +87,6 @@ class Maker:
                 Need.HYDRA: Shared(lambda: light),
                 Need.MEDUSA: Shared(lambda: light),
             },
-            skip_set,
             HYDRA,
         )
         if isinstance(method, FreeMethod):

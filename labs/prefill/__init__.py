@@ -1,1 +1,0 @@
-"""Other ways for a prompt to get into a KV cache."""

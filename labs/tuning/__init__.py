@@ -1,1 +1,0 @@
-"""What `edgedec tune` learns for methods of labs."""
