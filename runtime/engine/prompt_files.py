@@ -5,39 +5,66 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.text.infill import FORMATS, find_infill_tokens
 
 _CATEGORY_KEYS = ("subtask", "category")
 _NAME_KEYS = ("task_id", "question_id", "id", "name")
-_FORMS = '{"prompt": ...}, {"turns": [...]} or {"messages": [...]}'
+_FORMS = '{"prompt": ...}, {"prompt": ..., "suffix": ...}, {"turns": [...]} or {"messages": [...]}'
 
 
 @dataclass(frozen=True)
 class FilePrompt:
-    """place: file and line. text: a prompt, or the chat messages before an answer."""
+    """place: file and line. text: a prompt, or the chat messages before an answer.
+
+    suffix: what follows the text to write between it and ``text``; None where nothing is filled in.
+    """
 
     name: str
     category: str
     place: str
     text: str | list[dict[str, str]]
+    suffix: str | None = None
 
     def encode(self, engine: Engine, is_chat: bool) -> list[int]:
         """Returns the token ids; ``is_chat`` puts the prompt into the chat template.
 
+        Texts to fill in go without the template.
+
         Raises:
-            ConfigError: Messages cannot go without the template.
+            ConfigError: Messages cannot go without the template, or the model cannot fill in.
         """
+        if self.suffix is not None:
+            return self.encode_infill(engine, is_typing=False)
         if isinstance(self.text, list):
             if not is_chat:
                 raise ConfigError(f"{self.place} has messages, which only --chat can encode")
             return engine.encode(self.text)
         messages = [{"role": "user", "content": self.text.rstrip("\n")}]
         return engine.encode(messages if is_chat else self.text)
+
+    def encode_infill(self, engine: Engine, is_typing: bool) -> list[int]:
+        """Returns the token ids that ask for what stands before the suffix.
+
+        is_typing: in the order of `InfillTokens.typing_prompt`.
+
+        Raises:
+            ConfigError: The model cannot fill in.
+        """
+        marks = find_infill_tokens(engine.tokenizer)
+        if marks is None or not isinstance(self.text, str):
+            raise ConfigError(
+                f"{self.place} has a suffix, but the model cannot fill in: its tokenizer has no "
+                f"{FORMATS[0][0]} or {FORMATS[1][0]} token; use a model that was trained for that"
+            )
+        encode = engine.tokenizer.encode
+        order = marks.typing_prompt if is_typing else marks.prompt
+        return [*engine.encoder.opening, *order(encode(self.text), encode(self.suffix or ""))]
 
 
 def read_prompts(
@@ -66,7 +93,7 @@ def read_prompts(
     names = [prompt.name for prompt in prompts]
     if len(set(names)) == len(names):
         return prompts
-    return [FilePrompt(p.place, p.category, p.place, p.text) for p in prompts]
+    return [replace(prompt, name=prompt.place) for prompt in prompts]
 
 
 def labels_of(paths: Sequence[Path]) -> list[str]:
@@ -103,6 +130,7 @@ def _read_line(line: str, path: Path, place: str, category_key: str | None) -> F
         category=_first(fields, keys, path.stem),
         place=place,
         text=text,
+        suffix=_suffix(fields, place),
     )
 
 
@@ -110,7 +138,7 @@ def _text(fields: dict[str, Any]) -> str | list[dict[str, str]] | None:
     """Returns the prompt of an object, None if it has none that is not empty."""
     turns = fields.get("turns")
     text = turns[0] if isinstance(turns, list) and turns else fields.get("prompt")
-    if isinstance(text, str) and text.strip():
+    if isinstance(text, str) and (text.strip() or fields.get("suffix")):
         return text
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -121,6 +149,16 @@ def _text(fields: dict[str, Any]) -> str | list[dict[str, str]] | None:
         for message in messages
     )
     return messages if is_whole else None
+
+
+def _suffix(fields: dict[str, Any], place: str) -> str | None:
+    """Returns what stands behind the text to fill in, None where a prompt has no such place."""
+    suffix = fields.get("suffix")
+    if suffix is None:
+        return None
+    if not isinstance(suffix, str) or not isinstance(fields.get("prompt"), str):
+        raise ConfigError(f"{place}: a suffix is a text beside a prompt, expected {_FORMS}")
+    return suffix
 
 
 def _first(fields: dict[str, Any], keys: Sequence[str], default: str) -> str:

@@ -41,12 +41,16 @@ def test_every_form_of_prompt(tmp_path: Path) -> None:
         {"turns": ["b", "later"], "category": "writing", "subtask": "mt", "question_id": 3},
         {"task_id": "T/1", "prompt": "c", "category": "code"},
         {"messages": messages, "prompt": ""},
+        {"prompt": "e", "suffix": "f"},
+        {"prompt": "", "suffix": "g"},
     )
     assert read_prompts([path]) == [
         FilePrompt("some.jsonl:1", "some", "some.jsonl:1", "a"),
         FilePrompt("3", "mt", "some.jsonl:3", "b"),
         FilePrompt("T/1", "code", "some.jsonl:4", "c"),
         FilePrompt("some.jsonl:5", "some", "some.jsonl:5", messages),
+        FilePrompt("some.jsonl:6", "some", "some.jsonl:6", "e", "f"),
+        FilePrompt("some.jsonl:7", "some", "some.jsonl:7", "", "g"),
     ]
 
 
@@ -76,6 +80,8 @@ def test_a_few_of_each_category_and_files_with_the_same_names(tmp_path: Path) ->
         ('{"turns": [5]}', "bad.jsonl:2: no prompt"),
         ('{"messages": [{"role": "user"}]}', "bad.jsonl:2: no prompt"),
         ('{"question": "x"}', "expected"),
+        ('{"prompt": "x", "suffix": 5}', "bad.jsonl:2: a suffix is a text beside a prompt"),
+        ('{"turns": ["x"], "suffix": "y"}', "bad.jsonl:2: a suffix is a text beside a prompt"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, words: str) -> None:

@@ -29,6 +29,7 @@ from edgedec.runtime.engine.prompt_files import read_prompts
 from edgedec.runtime.text.infill import find_infill_tokens
 from edgedec.system.sandbox.programs import Limits
 from edgedec.training.features import corpus
+from edgedec.training.features.reading import own_prompts
 
 from ..runtime.conftest import ToySession
 
@@ -207,6 +208,24 @@ def test_infilling_uses_the_models_tokens() -> None:
     tokens = find_infill_tokens(star.tokenizer)
     assert tokens is not None
     assert tokens.suffix == 2
+
+
+def test_prompts_with_a_suffix_are_filled_in(tmp_path: Path) -> None:
+    engine = as_engine(WordEngine(*FIM))
+    encode = engine.tokenizer.encode
+    (tmp_path / "p.jsonl").write_text(f"{json.dumps(SPAN.fields)}\n" * 2)
+    prompts = read_prompts([tmp_path / "p.jsonl"])
+    before, after = encode(SPAN["prompt"]), encode(SPAN["suffix"])
+    asked = [1, *before, 3, *after, 2]
+    assert [prompt.encode(engine, True) for prompt in prompts] == [asked, asked]
+    engine.has_chat_template = False  # type: ignore[misc]
+    # Trainings ask for every second one as an editor does while somebody types.
+    written = own_prompts([], [tmp_path / "p.jsonl"], engine)
+    assert next(written) == asked
+    assert next(written) == [1, 3, *after, 2, *before]
+    other = as_engine(WordEngine("<|end|>"))
+    with pytest.raises(ConfigError, match=r"p.jsonl:1 has a suffix, but the model cannot fill in"):
+        prompts[0].encode(other, False)
 
 
 def test_infilling_needs_such_tokens() -> None:

@@ -13,6 +13,7 @@ from edgedec.runtime.config.generation import BATCH
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.many import in_order
 from edgedec.runtime.methods.method_parts import PLAIN
+from edgedec.runtime.text.infill import find_infill_tokens
 from edgedec.training.features.feature_reader import WINDOW
 
 _WRITTEN = 192
@@ -38,20 +39,24 @@ class OwnAnswers:
 
         first: number of the first prompt. An answer depends on its prompt and its number alone.
         """
-        n_new = _n_new(self.engine.context)
+        marks = find_infill_tokens(self.engine.tokenizer)
+        request = partial(self._request, _n_new(self.engine.context), marks.stops if marks else ())
         ends, asked = tee(prompt_end(prompt, self.engine.context) for prompt in prompts)
         openers = (
-            partial(self.engine.stream, end, self._request(n_new, seed))
-            for seed, end in enumerate(asked, first)
+            partial(self.engine.stream, end, request(seed)) for seed, end in enumerate(asked, first)
         )
         with closing(in_order(openers, self.n_at_once, self.is_over)) as results:
             for end, result in zip(ends, results, strict=False):
                 yield [*end, *result.token_ids]
 
-    def _request(self, n_new: int, seed: int) -> GenerationConfig:
-        sampling = SamplingConfig(temperature=self.temperature)
+    def _request(self, n_new: int, stops: tuple[int, ...], seed: int) -> GenerationConfig:
         return GenerationConfig(
-            max_new_tokens=n_new, sampling=sampling, seed=seed, method=PLAIN, priority=BATCH
+            max_new_tokens=n_new,
+            sampling=SamplingConfig(temperature=self.temperature),
+            seed=seed,
+            method=PLAIN,
+            priority=BATCH,
+            stop_token_ids=stops,
         )
 
 

@@ -86,9 +86,19 @@ def features_of(
 
 
 def own_prompts(texts: Sequence[Path], prompts: list[Path], engine: Engine) -> Iterator[list[int]]:
-    """Yields what the model is asked, over and over; without prompts beginnings of the texts."""
+    """Yields what the model is asked, over and over; without prompts beginnings of the texts.
+
+    Every second text to fill in is asked for as `InfillTokens.typing_prompt` does.
+    """
     if not prompts:
         windows = Corpus(tuple(texts), min(WINDOW, engine.context)).windows(engine.tokenizer.encode)
         return beginnings(windows)
     is_chat = engine.has_chat_template
-    return cycle([prompt.encode(engine, is_chat) for prompt in read_prompts(prompts)])
+    return cycle(
+        [
+            prompt.encode_infill(engine, is_typing=True)
+            if prompt.suffix is not None and i % 2
+            else prompt.encode(engine, is_chat)
+            for i, prompt in enumerate(read_prompts(prompts))
+        ]
+    )
