@@ -69,10 +69,10 @@ def sources(folder: Path) -> list[str]:
 def test_prompts_are_of_all_kinds_and_of_what_the_texts_say(tmp_path: Path) -> None:
     found = make(tmp_path, *sources(tmp_path), "--count", "100")
     by_kind = Counter(prompt["category"] for prompt in found)
-    assert by_kind["problem"] == 12
+    assert by_kind["problem"] == 11
     assert by_kind["code"] == 1
     assert by_kind["translation"] == 2
-    others = {"title", "writing", "summary", "passage"}
+    others = {"title", "writing", "summary", "passage", "json"}
     assert set(by_kind) == {"problem", "code", "translation", *others}
     texts = [prompt["prompt"] for prompt in found]
     (code,) = (text for text in texts if text.startswith("def "))
@@ -87,6 +87,34 @@ def test_prompts_are_of_all_kinds_and_of_what_the_texts_say(tmp_path: Path) -> N
     assert "Red Kite" in whole
     assert "Translate German to English: So ist das." in texts
     assert len(set(texts)) == len(texts)
+
+
+def test_programs_have_places_to_fill_in_and_parts_to_explain(tmp_path: Path) -> None:
+    source = "".join(f"let value_{i} = compute({i}, {i + 1});\n" for i in range(200))
+    for name in ("lib/a.js", "lib/b.zig", "lib/c.txt", "lib/tests/d.js"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    (tmp_path / "lib/min.js").write_text(source.replace("\n", " "))
+    (tmp_path / "lib/short.js").write_text(source[:200])
+    lib = str(tmp_path / "lib")
+    options = "--fill", lib, "--programs", lib, "--letters", "600"
+    made = [one for seed in "0123" for one in make(tmp_path, *options, "--seed", seed)]
+    fill = [one for one in made if one["category"] == "fill"]
+    programs = [one["prompt"] for one in made if one["category"] == "program"]
+    assert fill
+    for one in fill:
+        before, after = one["prompt"], one["suffix"]
+        assert len(before) + len(after) <= 600
+        start = source.index(before)
+        # What is missing ends with a line, four at most, and is not what stands behind it.
+        missing = source[start + len(before) : source.index(after, start) if after else None]
+        assert missing
+        assert missing.count("\n") <= 4
+    assert any(not one["prompt"].endswith("\n") for one in fill)
+    assert programs
+    assert all("value_" in prompt for prompt in programs)
+    assert any("Zig" in prompt for prompt in programs)
 
 
 @pytest.mark.slow
