@@ -137,8 +137,8 @@ $(MADE)/tools: $(MADE)/python
 	@touch $@
 
 # An editable install does not rebuild the library by itself.
-$(MADE)/installed: pyproject.toml $(KERNELS) $(MADE)/tools
-	$(PIP) --no-build-isolation -e .
+$(MADE)/installed: pyproject.toml heads/pyproject.toml $(KERNELS) $(MADE)/tools
+	$(PIP) --no-build-isolation -e . -e heads
 	@$(MAKE) build/typing/edgedec
 	@$(BIN)/python tools/type_links.py build/typing
 	@touch $@

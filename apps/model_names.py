@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edgedec.apps.user_paths import user_path
 from edgedec.models.errors import ConfigError
-from edgedec.models.manifest import MANIFEST_NAME
+from edgedec.models.manifest import MANIFEST_NAME, read_manifest
 
 if TYPE_CHECKING:
     from edgedec.export.library import Library
@@ -82,3 +82,5 @@ def _announced(text: str, bundle: Path) -> Iterator[OnProgress]:
     note(f"exporting {text} once, to {bundle}")
     with ProgressBars(bytes_amount, has_lines=True) as bars:
         yield bars.report
+    if (head := read_manifest(bundle, are_hashes_checked=False).head) is not None:
+        note(f"with a draft head of the kind {head.kind}, which decoding uses where that is faster")

@@ -135,11 +135,14 @@ def pull(
       edgedec models pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:qwen2.5-0.5b-instruct-q4_k_m.gguf
     """
     found = open_library().pull(name, shows_bars=not (is_plain() or json))
+    head = _shipped_head(Path(found.source))
     if json:
-        print_json(asdict(found))
+        print_json({**asdict(found), "head": head})
         return
     write_out(f"licence: {found.licence or 'not stated; ask its publisher'}\n")
     write_out(f"{found.name}: {bytes_text(found.n_bytes)} in {found.source}\n")
+    if head is not None:
+        write_out(f"its bundle gets the draft head {head} of edgedec-heads, if the hash fits\n")
 
 
 @models.command(cls=HelpCommand)
@@ -194,6 +197,18 @@ def _named() -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _shipped_head(source: Path) -> str | None:
+    """Returns the name of a shipped draft head for models like that of ``source``, if any."""
+    from edgedec.export.checkpoints.checkpoint import open_checkpoint
+    from edgedec.export.heads.shipped_heads import find_candidates
+
+    try:
+        files = find_candidates(open_checkpoint(str(source)).config).files
+    except EdgedecError:  # who exports it hears why
+        return None
+    return ", ".join(file.path.stem for file in files) or None
 
 
 def _bundles() -> Iterator[Path]:

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedec.export.checkpoints.catalogue import brought_head
 from edgedec.export.quantising.quantise import MIXED, SCHEMES
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import ANY_TRIPLE
@@ -105,8 +104,8 @@ class ExportConfig:
     lora: folders of adapters to merge, with their weights.
     exit: early exits of the target model.
     head: file of a draft head for the target model.
-    has_brought_head: the head that ships with edgedec, or the layer for drafting that the
-        checkpoint has, is added if there is one that fits.
+    has_brought_head: a head of the distribution `edgedec-heads`, or the layer for drafting that
+        the checkpoint has, is added if there is one that fits.
     triple: processor and system that the bundle is for, and brings kernels for; any machine,
         without kernels, when None.
     soc: Qualcomm's system on a chip that the bundle is for.
@@ -165,17 +164,18 @@ class ExportConfig:
     def takes_draft_layer(self) -> bool:
         """Whether the target model gets the layer for drafting that its checkpoint may have."""
         is_usual = (self.device_target, self.compiler or "fused") == ("cpu", "fused")
-        is_free = self.chosen_head is None and self.exit is None
-        return is_usual and is_free and self.has_brought_head
+        return is_usual and self.is_free_for_head
 
     @property
-    def chosen_head(self) -> Path | None:
-        """The file of the target model's draft head, if it shall have one."""
-        is_usual = (self.device_target, self.compiler or "fused") == ("cpu", "fused")
-        is_own = self.quantization == "keep" and not self.lora  # what the head was trained for
-        if self.head is not None or not (self.has_brought_head and is_usual and is_own):
-            return self.head
-        return None if self.exit is not None else brought_head(self.source)
+    def takes_shipped_head(self) -> bool:
+        """Whether the target model gets a head of the distribution `edgedec-heads`, if one fits."""
+        is_own = self.quantization == "keep" and not self.lora  # what the heads were trained for
+        return self.takes_draft_layer and is_own
+
+    @property
+    def is_free_for_head(self) -> bool:
+        """Whether nobody chose how, or that nothing, drafts in the target model's graph."""
+        return self.head is None and self.exit is None and self.has_brought_head
 
     def device_of(self, kind: str) -> DeviceTarget:
         """Returns what the model of this kind is made for."""

@@ -144,6 +144,8 @@ def _make(meant: Meant, announce: Announce) -> None:
         shutil.rmtree(bundle, ignore_errors=True)  # broken, or of another version of edgedec
         with announce(meant.text, bundle) as report:
             done = pipeline.export(ExportConfig(meant.source, bundle), report)
+        for line in done.notes:
+            _log.info("%s", line)
         for warning in done.warnings:
             _log.warning("%s", warning)
         _remove_outdated(Path(meant.source), bundle)

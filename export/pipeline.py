@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +15,9 @@ from edgedec.export.checkpoints.lora import Merged
 from edgedec.export.config import ExportConfig
 from edgedec.export.heads.attached import attach_head
 from edgedec.export.heads.exits import add_exit
-from edgedec.export.heads.head_file import read_head_file
+from edgedec.export.heads.head_file import HeadFile, read_head_file
 from edgedec.export.heads.published import attach_draft_layer
+from edgedec.export.heads.shipped_heads import Candidates, find_candidates
 from edgedec.export.phases.cross_kernels import add_kernels, check_tools
 from edgedec.export.phases.model_export import ModelExport, Phases
 from edgedec.export.phases.optimum_model import OptimumModel, emit_with_optimum, find_recipeless
@@ -84,8 +85,13 @@ def export(config: ExportConfig, on_progress: OnProgress | None = None) -> Expor
     forget_unfinished(config)
     tensors = {kind: model.tensors for kind, model in models.items()}
     left_out = models[TARGET_MODEL].left_out
-    warnings = tuple(warning for model in models.values() for warning in model.warnings)
-    return ExportReport(config.destination, manifest, tensors, run.phase_ms, left_out, warnings)
+    notes, warnings = (
+        tuple(line for model in models.values() for line in getattr(model, kind))
+        for kind in ("notes", "warnings")
+    )
+    return ExportReport(
+        config.destination, manifest, tensors, run.phase_ms, left_out, notes, warnings
+    )
 
 
 def _open(config: ExportConfig) -> dict[str, _Making]:
@@ -117,8 +123,10 @@ def _open_target(config: ExportConfig) -> _Making:
         make_optimum = partial(OptimumModel, kind=TARGET_MODEL, config=config, published=recipeless)
         return _Making(make_optimum, FIRST_PHASES[:1], OPTIMUM_PHASES)
     exits = config.exit
-    head = read_head_file(config.chosen_head) if config.chosen_head else None
+    head = read_head_file(config.head) if config.head else None
     has_layer = config.takes_draft_layer and source.has_draft_layer
+    is_head_shipped = config.takes_shipped_head and not has_layer
+    shipped = find_candidates(source.config) if is_head_shipped else Candidates()
     layers = (*config.hidden_layers, *(exits.layers if exits else ()))
     if has_layer:
         layers = (*layers, source.config.n_layers)
@@ -129,18 +137,29 @@ def _open_target(config: ExportConfig) -> _Making:
         published=source,
         source=source,
         quantization=config.quantization,
-        hidden_layers=tuple(sorted({*layers, *(head.facts.hidden_layers if head else ())})),
+        hidden_layers=tuple(sorted({*layers, *_read_layers((head, *shipped.files))})),
         head_file=head,
+        shipped_heads=shipped.files,
+        warnings=[f"a shipped draft head is left out: {line}" for line in shipped.damaged],
         draft_layer=source if has_layer else None,
         left_out=_left_out(config, source),
     )
-    more = (*(DRAFT_LAYER_PHASES if has_layer else ()), *_last_phases(config))
+    more = (
+        *(DRAFT_LAYER_PHASES if has_layer else ()),
+        *(HEAD_PHASES if head or shipped.files else ()),
+        *_last_phases(config),
+    )
     return _Making(make, FIRST_PHASES, (*_phases(config, TARGET_MODEL), *more))
+
+
+def _read_layers(heads: Iterable[HeadFile | None]) -> set[int]:
+    """Returns the layers whose hidden states draft heads read."""
+    return {layer for head in heads if head for layer in head.facts.hidden_layers}
 
 
 def _left_out(config: ExportConfig, source: Checkpoint) -> str:
     """Returns what of ``source`` the bundle does not get though nobody asked for that."""
-    is_free = config.chosen_head is None and config.exit is None and config.has_brought_head
+    is_free = config.is_free_for_head
     if is_free and source.has_draft_layer and not config.takes_draft_layer:
         return why_left_out("only bundles of --target cpu have draft heads")
     return source.left_out if is_free else ""
@@ -155,7 +174,6 @@ def _last_phases(config: ExportConfig) -> Phases:
     """Returns the phases that a bundle of more than models needs."""
     return (
         *(EXIT_PHASES if config.exit else ()),
-        *(HEAD_PHASES if config.chosen_head else ()),
         *((("kernels", add_kernels),) if config.kernels_triple else ()),
     )
 

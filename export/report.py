@@ -17,7 +17,8 @@ class ExportReport:
 
     tensors: errors of quantisation by the model's name in the bundle, the worst first. phase_ms:
     how long each phase took. left_out: what of the checkpoint is not in the bundle, and why; empty
-    if there is nothing to say. warnings: what may be wrong with the bundle, a line each.
+    if there is nothing to say. notes: what the bundle got or did not get unasked, a line each.
+    warnings: what may be wrong with it, likewise.
     """
 
     bundle: Path
@@ -25,6 +26,7 @@ class ExportReport:
     tensors: dict[str, tuple[TensorError, ...]]
     phase_ms: dict[str, float]
     left_out: str = ""
+    notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -42,6 +44,7 @@ class ExportReport:
             "n_bytes": self.n_bytes,
             "phase_ms": self.phase_ms,
             "left_out": self.left_out,
+            "notes": list(self.notes),
             "warnings": list(self.warnings),
             "verification": self.manifest.verification,
             "models": {name: self._model_dict(name) for name in self.manifest.models},

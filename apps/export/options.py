@@ -176,7 +176,8 @@ class DraftingOptions:
     no_head: Annotated[
         bool,
         typer.Option(
-            "--no-head", help="Leave out the draft head that comes with edgedec or the model."
+            "--no-head",
+            help="Leave out the draft head of edgedec-heads, or the one that the model comes with.",
         ),
     ] = False
     draft: Annotated[

@@ -25,6 +25,8 @@ def show(done: ExportReport) -> None:
     out.print(f"[bold]{escape(str(done.bundle))}[/]  {bytes_text(done.n_bytes)}, {seconds:.1f} s")
     if done.left_out:
         note(done.left_out)
+    for line in done.notes:
+        note(line)
     for warning in done.warnings:
         note(f"warning: {warning}")
     for role, tensors in done.tensors.items():

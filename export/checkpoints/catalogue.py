@@ -32,8 +32,7 @@ class CatalogueEntry:
 
     licence: SPDX name. n_bytes: of the file. ram_bytes: memory to have free. purpose: what it is
     good for. package, version, sha256: the package, and the hash of its file. hub: as
-    ``org/name:FILE``. draft: name of a model that drafts for it. head: in `catalogue_heads`, a
-    draft head of it.
+    ``org/name:FILE``. draft: name of a model that drafts for it.
     """
 
     licence: str
@@ -45,7 +44,6 @@ class CatalogueEntry:
     sha256: str | None = None
     hub: str | None = None
     draft: str | None = None
-    head: str | None = None
 
     @property
     def requirement(self) -> str:
@@ -72,14 +70,6 @@ def find_entry(name: str) -> CatalogueEntry:
     if (entry := CATALOGUE.get(name.lower())) is None:
         raise ConfigError(f"unknown model {name!r}; known: {', '.join(sorted(CATALOGUE))}")
     return entry
-
-
-def brought_head(source: str) -> Path | None:
-    """Returns the file of the draft head that edgedec brings for ``source``, if it does."""
-    entry = CATALOGUE.get(source.lower())
-    if Path(source).exists() or entry is None or entry.head is None:
-        return None
-    return Path(__file__).with_name("catalogue_heads") / entry.head
 
 
 def find_installed(name: str) -> Path | None:

@@ -6,27 +6,29 @@ import numpy as np
 
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.files import head_model, write_head_files
-from edgedec.export.heads.head_file import model_digest
+from edgedec.export.heads.head_file import HeadFile, model_digest
 from edgedec.export.heads.mtp_graph import joined_model
+from edgedec.export.heads.shipped_heads import DISTRIBUTION
 from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.models.blocks import head_weight
 from edgedec.models.draft_heads import LIGHT_HEADS, HeadEntry
 
 
 def attach_head(model: RecipeModel) -> None:
-    """The draft head of a file.
+    """The draft head of a file, or the shipped one that was trained for this model.
 
     Raises:
-        CheckpointError: It is the head of another model, and was asked for.
+        CheckpointError: The head that was asked for is of another model.
     """
-    file, target = model.head_file, model.entry
-    assert file is not None
+    target = model.entry
     assert target is not None
-    parent, facts = BundleWeights(model.bundle_folder, target), file.facts
+    parent = BundleWeights(model.bundle_folder, target)
     digest = model_digest(parent, target.config)
-    if model.config.head is None and facts.model != digest:
-        return  # what edgedec brings is of another release of the model
+    file = model.head_file or _shipped_file(model, digest)
+    if file is None:
+        return
     file.check_fits(digest, target.config)
+    facts = file.facts
     config, n_layers = file.config(target.config), len(facts.hidden_layers)
     lm_head = parent.matrix(head_weight(target.config), file.head_ids.astype(np.int64))
     weights = file.weights(target.config) | {"lm_head.weight": lm_head}
@@ -42,3 +44,20 @@ def attach_head(model: RecipeModel) -> None:
         joined=joined_model(target, head) if facts.kind in LIGHT_HEADS else None,
     )
     write_head_files(parent, model.head, weights, file.head_ids, model.bundle_folder)
+
+
+def _shipped_file(model: RecipeModel, digest: str) -> HeadFile | None:
+    """Returns the shipped head of the model of ``digest``, None if there is none; notes which."""
+    for file in model.shipped_heads:
+        if file.facts.model == digest:
+            model.notes.append(
+                f"with the draft head {file.path.stem} of {DISTRIBUTION}, which decoding uses "
+                "where that is faster; --no-head leaves it out"
+            )
+            return file
+    names = ", ".join(file.path.stem for file in model.shipped_heads)
+    model.notes.append(
+        f"without a draft head: that of {DISTRIBUTION} ({names}) is of another release or "
+        f"quantisation of the model, its hash is not {digest[:12]}"
+    )
+    return None

@@ -28,7 +28,8 @@ class ModelExport:
     calibration: what quantising on a text cost. lora: how much adapters changed each matrix. head:
     of its early exits, or one that drafts, if it has some; for the model that is being sealed.
     left_out: what of the checkpoint the bundle does not get, and why. weights: how many were looked
-    at. warnings: what may be wrong with the bundle, a line each.
+    at. notes: what the bundle got or did not get unasked, a line each. warnings: what may be wrong
+    with it, likewise.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class ModelExport:
     head: HeadEntry | None = None
     left_out: str = ""
     weights: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     @property

@@ -23,8 +23,8 @@ class RecipeModel(ModelExport):
 
     context: positions of the graph. formats: of every matrix. graph: whatever the phases of the
     compiler hand to each other. encoder: that of the encoder, if there is one. head_file: the draft
-    head that it gets, if any. draft_layer: where
-    its publisher's layer for drafting is, if it gets that.
+    head that was asked for. shipped_heads: those of which it gets the one that fits, if there is
+    one. draft_layer: where its publisher's layer for drafting is, if it gets that.
     """
 
     source: Checkpoint
@@ -35,6 +35,7 @@ class RecipeModel(ModelExport):
     graph: Any = None
     encoder: Any = None
     head_file: HeadFile | None = None
+    shipped_heads: tuple[HeadFile, ...] = ()
     draft_layer: Checkpoint | None = None
 
     @property

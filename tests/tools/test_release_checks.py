@@ -19,7 +19,14 @@ sys.path.insert(0, str(RELEASE))
 
 from library_checks import expected_exports, library_faults  # noqa: E402
 from platforms import PLATFORMS, Platform, find_platform  # noqa: E402
-from wheel_checks import MAX_BYTES, read_project, sdist_faults, wheel_faults  # noqa: E402
+from wheel_checks import (  # noqa: E402
+    HEADS,
+    MAX_BYTES,
+    heads_faults,
+    read_project,
+    sdist_faults,
+    wheel_faults,
+)
 
 LINUX, WINDOWS, MACOS = (
     find_platform(tag) for tag in ("manylinux_2_28_x86_64", "win_amd64", "macosx_14_0_arm64")
@@ -201,6 +208,53 @@ def test_faults_of_the_library_are_those_of_the_wheel(
 ) -> None:
     faults = wheel_faults(write_wheel(tmp_path, libraries[MACOS.tag]))
     assert faults == [f"edgedec/kernels/{LINUX.library}: got MACHO, expected ELF"]
+
+
+def write_heads_wheel(folder: Path, **changes: bytes | None) -> Path:
+    """Writes the wheel of the heads with one small head; None leaves a file out."""
+    stem = read_project(HEADS).stem
+    listed = f'[tiny]\nfile = "tiny.safetensors"\nsha256 = "{hashlib.sha256(b"w").hexdigest()}"\n'
+    files: dict[str, bytes | None] = {
+        "edgedec_heads/__init__.py": b"",
+        "edgedec_heads/heads.toml": listed.encode(),
+        "edgedec_heads/tiny.safetensors": b"w",
+        f"{stem}.dist-info/licenses/LICENSE": b"Apache",
+    }
+    files |= {name.replace("INFO", f"{stem}.dist-info"): data for name, data in changes.items()}
+    kept = {name: data for name, data in files.items() if data is not None}
+    record = "".join(
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode()[:-1]},1\n"
+        for name, data in kept.items()
+    )
+    path = folder / f"{stem}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, data in {**kept, f"{stem}.dist-info/RECORD": record.encode()}.items():
+            wheel.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "faults"),
+    [
+        ({}, []),
+        ({"edgedec_heads/x.so": b""}, ["holds edgedec_heads/x.so"]),
+        ({"INFO/licenses/LICENSE": None}, ["lacks its licence"]),
+        (
+            {"edgedec_heads/tiny.safetensors": b"other"},
+            ["edgedec_heads/tiny.safetensors is not as heads.toml says"],
+        ),
+    ],
+)
+def test_the_wheel_of_the_heads(
+    changes: dict[str, bytes | None], faults: list[str], tmp_path: Path
+) -> None:
+    assert heads_faults(write_heads_wheel(tmp_path, **changes)) == faults
+
+
+def test_a_wheel_of_heads_that_lacks_one_is_refused(tmp_path: Path) -> None:
+    path = write_heads_wheel(tmp_path, **{"edgedec_heads/tiny.safetensors": None})
+    assert "tiny.safetensors" in heads_faults(path)[0]
+    assert heads_faults(tmp_path / "other.whl")[0].startswith("got other.whl, expected edgedec_h")
 
 
 def test_files_that_are_no_wheels_are_refused(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.export.checkpoints import catalogue
-from edgedec.export.checkpoints.catalogue import CatalogueEntry
+from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExitConfig, ExportConfig
+from edgedec.export.heads import shipped_heads
 from edgedec.export.heads.head_file import HeadFacts, read_head_file, write_head_file
 from edgedec.export.pipeline import export
 from edgedec.models.draft_heads import EXIT, HYDRA, OF_MODEL
@@ -85,19 +87,43 @@ def test_light_heads_have_files_too(
     assert dataclasses.replace(found, model=expected.model, joined=expected.joined) == expected
 
 
-def bring(monkeypatch: pytest.MonkeyPatch, source: Path, file: Path) -> None:
-    """Makes ``source`` a model of the catalogue, for which edgedec brings the head ``file``."""
-    entry = CatalogueEntry("none", 1, 1, "tests", package="tiny", version="1.0", head=str(file))
-    monkeypatch.setitem(catalogue.CATALOGUE, "tiny", entry)
-    monkeypatch.setattr(catalogue, "find_installed", lambda name: source)
+Ship = Callable[..., Path]
 
 
-def test_a_model_of_the_catalogue_gets_the_head_that_is_brought(
-    source: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def ship(
+    monkeypatch: pytest.MonkeyPatch, source: Path, file: Path, tmp_path: Path
+) -> Callable[..., Path]:
+    """Returns a function that makes the distribution of heads from ``file``; its index may differ.
+
+    It returns the distribution's folder.
+    """
+
+    def make(**entry: Any) -> Path:
+        folder = tmp_path / "edgedec_heads"
+        folder.mkdir()
+        path = folder / "tiny.safetensors"
+        path.write_bytes(file.read_bytes())
+        fields = {
+            "file": path.name,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "config": shipped_heads.config_digest(open_checkpoint(str(source)).config),
+        } | entry
+        lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
+        (folder / "heads.toml").write_text(f"[tiny]\n{lines}")
+        monkeypatch.setattr(shipped_heads, "heads_folder", lambda: folder)
+        return folder
+
+    return make
+
+
+def test_a_model_gets_the_shipped_head_that_was_trained_for_it(
+    source: Path, file: Path, tmp_path: Path, ship: Ship
 ) -> None:
-    bring(monkeypatch, source, file)
-    config = ExportConfig("Tiny", tmp_path / "b.edgedec", context=CONTEXT)
-    export(config)
+    ship()
+    config = ExportConfig(str(source), tmp_path / "b.edgedec", context=CONTEXT)
+    done = export(config)
+    assert [line[:40] for line in done.notes] == ["with the draft head tiny of edgedec-head"]
     found = read_manifest(tmp_path / "b.edgedec").head
     assert found is not None
     assert found.kind == read_head_file(file).facts.kind
@@ -107,23 +133,69 @@ def test_a_model_of_the_catalogue_gets_the_head_that_is_brought(
             {"has_brought_head": False},
             {"exit": ExitConfig((1,), 100)},
             {"device_target": "portable"},
-            {"source": str(source)},
+            {"quantization": "int4"},
         )
     ):
         path = tmp_path / f"{i}.edgedec"
-        export(dataclasses.replace(config, destination=path, **fields))
+        done = export(dataclasses.replace(config, destination=path, **fields))
+        assert done.notes == ()
         other = read_manifest(path).head
         assert other is None or other.kind == EXIT, fields
 
 
-def test_a_head_that_is_brought_for_another_release_is_left_out(
-    make_checkpoint: Callable[[int], Path],
-    file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_shipped_head_of_other_weights_is_left_out_with_a_line(
+    make_checkpoint: Callable[[int], Path], tmp_path: Path, ship: Ship
 ) -> None:
-    bring(monkeypatch, make_checkpoint(7), file)
-    export(ExportConfig("tiny", tmp_path / "b.edgedec", context=CONTEXT))
+    ship()
+    done = export(ExportConfig(str(make_checkpoint(7)), tmp_path / "b.edgedec", context=CONTEXT))
+    assert read_manifest(tmp_path / "b.edgedec").head is None
+    (line,) = done.notes
+    assert re.match(
+        r"without a draft head: that of edgedec-heads \(tiny\) is of another release or "
+        r"quantisation of the model, its hash is not \w{12}$",
+        line,
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "entry", "expected"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), {}, "tiny.safetensors has the SHA"),
+        (lambda path: path.write_bytes(path.read_bytes() + b" "), {}, "expected"),
+        (lambda path: path.unlink(), {}, "cannot read .*tiny.safetensors"),
+        (lambda path: path.with_name("heads.toml").unlink(), {}, "cannot read .*heads.toml"),
+        (lambda path: path.with_name("heads.toml").write_bytes(b"\xff"), {}, "is no list of heads"),
+        (lambda path: path.with_name("heads.toml").write_text("tiny = 3"), {}, "is 3, expected"),
+        (None, {"file": "../tiny.safetensors"}, "expected the name of a file beside the list"),
+        (None, {"sha256": 5}, "sha256 is 5, expected text"),
+        (None, {"licence": "none"}, "has the key 'licence'"),
+    ],
+)
+def test_a_damaged_distribution_is_left_out_with_a_line(
+    source: Path,
+    tmp_path: Path,
+    ship: Ship,
+    change: Callable[[Path], object] | None,
+    entry: dict[str, Any],
+    expected: str,
+) -> None:
+    folder = ship(**entry)
+    if change is not None:
+        change(folder / "tiny.safetensors")
+    config = ExportConfig(str(source), tmp_path / "b.edgedec", context=CONTEXT)
+    done = export(config)
+    assert read_manifest(config.destination).head is None
+    (line,) = done.warnings
+    assert re.match(f"a shipped draft head is left out: .*{expected}", line)
+    assert line.endswith("install edgedec-heads again")
+
+
+def test_without_the_distribution_nothing_is_said(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped_heads, "heads_folder", lambda: None)
+    done = export(ExportConfig(str(source), tmp_path / "b.edgedec", context=CONTEXT))
+    assert (done.notes, done.warnings) == ((), ())
     assert read_manifest(tmp_path / "b.edgedec").head is None
 
 

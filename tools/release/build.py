@@ -1,4 +1,5 @@
-"""Builds the source distribution, and from it a wheel for each platform, into dist/.
+"""Builds the source distribution, from it a wheel for each platform, and the wheel of the draft
+heads, into dist/.
 
 python tools/release/build.py [PLATFORM...]
 
@@ -62,6 +63,11 @@ def build_wheel(source: Path, platform: Platform, out: Path) -> None:
     run_build("--wheel", *options, "--outdir", out, source)
 
 
+def build_heads(out: Path) -> None:
+    """Puts the wheel of the draft heads, which serves all platforms, into the folder ``out``."""
+    run_build("--wheel", "--outdir", out, ROOT / "heads")
+
+
 def run_build(*arguments: object) -> None:
     """Runs `build` with the packages of this Python."""
     command = [sys.executable, "-m", "build", "--no-isolation", *map(str, arguments)]
@@ -69,10 +75,11 @@ def run_build(*arguments: object) -> None:
 
 
 def build_all(platforms: tuple[Platform, ...], out: Path) -> None:
-    """Puts the source distribution and the wheels of ``platforms`` into the folder ``out``."""
+    """Puts the source distribution, the wheels of ``platforms`` and the heads into ``out``."""
     source = unpack(build_sdist(out))
     for platform in platforms:
         build_wheel(source, platform, out)
+    build_heads(out)
 
 
 def main() -> None:

@@ -16,36 +16,38 @@ from pathlib import Path
 from bill import write_bill, write_hashes
 from packaging.tags import sys_tags
 from platforms import PLATFORMS
-from wheel_checks import ROOT, read_project, sdist_faults, wheel_faults
+from wheel_checks import HEADS, ROOT, heads_faults, read_project, sdist_faults, wheel_faults
 
 from build import build_all
 
 DIST = ROOT / "dist"
 
 
-def release_files() -> tuple[Path, list[Path]]:
-    """Returns the source distribution and the wheels; SystemExit if one is missing."""
+def release_files() -> tuple[Path, list[Path], Path]:
+    """Returns the source distribution, the wheels and that of the heads; SystemExit without one."""
     stem = read_project().stem
     sdist = DIST / f"{stem}.tar.gz"
     wheels = [DIST / f"{stem}-py3-none-{platform.tag}.whl" for platform in PLATFORMS]
-    missing = [path.name for path in (sdist, *wheels) if not path.is_file()]
+    heads = DIST / f"{read_project(HEADS).stem}-py3-none-any.whl"
+    missing = [path.name for path in (sdist, *wheels, heads) if not path.is_file()]
     if missing:
         sys.exit(f"dist/ lacks {', '.join(missing)}: run make wheels")
-    return sdist, wheels
+    return sdist, wheels, heads
 
 
-def check_files(sdist: Path, wheels: list[Path]) -> None:
+def check_files(sdist: Path, wheels: list[Path], heads: Path) -> None:
     """Prints a line for each file; SystemExit if one has faults."""
     n_faults = 0
-    for path in (sdist, *wheels):
-        faults = sdist_faults(path) if path == sdist else wheel_faults(path)
+    checks = {sdist: sdist_faults, **dict.fromkeys(wheels, wheel_faults), heads: heads_faults}
+    for path, find_faults in checks.items():
+        faults = find_faults(path)
         n_faults += len(faults)
         print(
             f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {'; '.join(faults) or 'no faults'}"
         )
     if n_faults:
         sys.exit(f"{n_faults} faults")
-    run("twine", "check", "--strict", sdist, *wheels)
+    run("twine", "check", "--strict", sdist, *wheels, heads)
     for wheel in wheels:
         if "manylinux" in wheel.name:
             run("auditwheel", "show", wheel)
@@ -56,14 +58,15 @@ def run(module: str, *arguments: object) -> None:
     subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=True)
 
 
-def try_here(wheels: list[Path], pythons: list[str]) -> None:
-    """Tries the wheel for this machine, and says which others nobody tried."""
+def try_here(wheels: list[Path], heads: Path, pythons: list[str]) -> None:
+    """Tries the wheel for this machine with the heads, and says which others nobody tried."""
     here = {tag.platform for tag in sys_tags()}
     for wheel in wheels:
         platform = wheel.stem.split("-py3-none-")[1]
         if platform in here:
             script = str(Path(__file__).parent / "smoke.py")
-            subprocess.run([sys.executable, script, str(wheel), *pythons], check=True)
+            command = [sys.executable, script, str(wheel), str(heads), *pythons]
+            subprocess.run(command, check=True)
         else:
             print(f"{platform}: not tried, for it does not run here")
 
@@ -77,13 +80,14 @@ def main() -> None:
     try:
         if options.build:
             build_all(PLATFORMS, DIST)
-        sdist, wheels = release_files()
-        check_files(sdist, wheels)
-        try_here(wheels, options.python)
+        sdist, wheels, heads = release_files()
+        check_files(sdist, wheels, heads)
+        try_here(wheels, heads, options.python)
     except subprocess.CalledProcessError as error:
         sys.exit(f"{' '.join(map(str, error.cmd[1:4]))} failed: see above")
-    write_hashes((sdist, *wheels), DIST / "SHA256SUMS")
-    write_bill((sdist, *wheels), DIST / f"{read_project().stem}.cdx.json")
+    files = (sdist, *wheels, heads)
+    write_hashes(files, DIST / "SHA256SUMS")
+    write_bill(files, DIST / f"{read_project().stem}.cdx.json")
 
 
 if __name__ == "__main__":

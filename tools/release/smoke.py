@@ -1,11 +1,12 @@
 """Installs a wheel as a user would, and has it answer a question.
 
-python tools/release/smoke.py WHEEL [PYTHON...]
+python tools/release/smoke.py WHEEL HEADS [PYTHON...]
 
-Each PYTHON, by default this one, gets a fresh environment whose PATH has no compiler and no git.
-The model comes from its package, is exported and answers. Prints the seconds that took, the
-megabytes that the wheel and its dependencies hold, and those of the byte code that pip adds. Then
-`uvx` runs the wheel without an installation.
+HEADS is the wheel of the draft heads. Each PYTHON, by default this one, gets a fresh environment
+whose PATH has no compiler and no git. The model comes from its package, is exported and answers.
+Prints the seconds that took, the megabytes that the wheel and its dependencies hold, and those of
+the byte code that pip adds. With HEADS the model is exported again: its bundle has a draft head
+then, and its text is the same. Then `uvx` runs the wheel without an installation.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def make_environment(folder: Path, python: str) -> Installed:
     return installed
 
 
-def try_wheel(wheel: Path, python: str, folder: Path) -> str:
-    """Returns a line about the wheel under ``python``; RuntimeError if it does not work."""
+def try_wheel(wheel: Path, heads: Path, python: str, folder: Path) -> str:
+    """Returns a line about the wheels under ``python``; RuntimeError if they do not work."""
     environment = make_environment(folder, python)
     environment.install(wheel.resolve())
     n_mb, byte_code_mb = environment.sizes_mb()
@@ -90,12 +91,24 @@ def try_wheel(wheel: Path, python: str, folder: Path) -> str:
         "python", "-c", "from edgedec import kernels; print(*kernels.available_isas())"
     ).split()
     check_answer(text)
+    try_heads(environment, heads, text)
     if seconds > MAX_SECONDS or n_mb > MAX_MB:
         raise RuntimeError(f"took {seconds:.0f} s and {n_mb:.0f} MB, "
                            f"expected {MAX_SECONDS} s and {MAX_MB} MB at most")  # fmt: skip
     name = environment.run("python", "--version").strip()
     size = f"{n_mb:.0f} MB and {byte_code_mb:.0f} MB of byte code"
     return f"{name}: {seconds:.1f} s, {size}, {isas[0]}: {text.strip()[:60]!r}"
+
+
+def try_heads(environment: Installed, heads: Path, text: str) -> None:
+    """Installs ``heads``; RuntimeError if no head is at work then, or it changes ``text``."""
+    environment.install(heads.resolve())
+    environment.run("edgedec", "models", "remove", MODEL)
+    drafted = environment.run(
+        "edgedec", "run", MODEL, QUESTION, "--max-new-tokens", 32, "--method", "mtp"
+    )
+    if drafted != text:
+        raise RuntimeError(f"with a draft head it said '{drafted}', without it '{text}'")
 
 
 def check_answer(text: str) -> None:
@@ -124,13 +137,13 @@ def try_uvx(wheel: Path, home: Path) -> str:
 
 def main() -> None:
     """Tries the wheel under every Python that the command line names."""
-    if len(sys.argv) < 2:
-        sys.exit("usage: smoke.py WHEEL [PYTHON...]")
-    wheel = Path(sys.argv[1])
-    for python in sys.argv[2:] or [sys.executable]:
+    if len(sys.argv) < 3:
+        sys.exit("usage: smoke.py WHEEL HEADS [PYTHON...]")
+    wheel, heads = map(Path, sys.argv[1:3])
+    for python in sys.argv[3:] or [sys.executable]:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                print(try_wheel(wheel, python, Path(folder) / "env"), flush=True)
+                print(try_wheel(wheel, heads, python, Path(folder) / "env"), flush=True)
             except (RuntimeError, subprocess.CalledProcessError) as error:
                 sys.exit(f"{python}: {error}")
     with tempfile.TemporaryDirectory() as folder:

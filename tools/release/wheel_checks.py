@@ -18,7 +18,8 @@ from library_checks import library_faults
 from platforms import Platform, find_platform
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_BYTES = 5_000_000
+HEADS = ROOT / "heads"
+MAX_BYTES, MAX_HEADS_BYTES = 5_000_000, 60_000_000
 
 NEEDED = ("edgedec/__init__.py", "edgedec/py.typed", "edgedec/apps/cli.py")
 UNWANTED = r"(.*/)?(tests|src|__pycache__|tools|docs)/.*|.*\.(pyc|cc|h|map|o|a|lib|gguf)|.*CMake.*"
@@ -39,9 +40,9 @@ class Project:
         return f"{re.sub(r'[-_.]+', '_', self.name).lower()}-{self.version}"
 
 
-def read_project() -> Project:
-    """Returns name and version of the distribution."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
+def read_project(folder: Path = ROOT) -> Project:
+    """Returns name and version of the distribution that ``folder`` makes."""
+    with (folder / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     return Project(project["name"], project["version"])
 
@@ -60,10 +61,40 @@ def wheel_faults(path: Path) -> list[str]:
         return [str(error)]
 
 
-def size_faults(path: Path) -> Iterator[str]:
+def heads_faults(path: Path) -> list[str]:
+    """Returns a line for each thing that is wrong with the wheel of the draft heads."""
+    project = read_project(HEADS)
+    expected = f"{project.stem}-py3-none-any.whl"
+    if path.name != expected:
+        return [f"got {path.name}, expected {expected}"]
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            return [*size_faults(path, MAX_HEADS_BYTES), *head_file_faults(wheel, project)]
+    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+        return [str(error)]
+
+
+def head_file_faults(wheel: zipfile.ZipFile, project: Project) -> Iterator[str]:
+    """Files that the list of heads does not name, or has other hashes of."""
+    info, folder = f"{project.stem}.dist-info", "edgedec_heads"
+    listed = tomllib.loads(wheel.read(f"{folder}/heads.toml").decode())
+    hashes = {f"{folder}/{entry['file']}": entry["sha256"] for entry in listed.values()}
+    known = {f"{folder}/__init__.py", f"{folder}/heads.toml", *hashes}
+    for name in sorted(set(wheel.namelist()) - known):
+        if not name.startswith(f"{info}/"):
+            yield f"holds {name}"
+    for name, sha256 in hashes.items():
+        if hashlib.sha256(wheel.read(name)).hexdigest() != sha256:
+            yield f"{name} is not as heads.toml says"
+    if f"{info}/licenses/LICENSE" not in wheel.namelist():
+        yield "lacks its licence"
+    yield from record_faults(wheel, f"{info}/RECORD")
+
+
+def size_faults(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[str]:
     """Whether the file is larger than promised."""
-    if (n_bytes := path.stat().st_size) > MAX_BYTES:
-        yield f"has {n_bytes / 1e6:.1f} MB, expected {MAX_BYTES / 1e6:.0f} at most"
+    if (n_bytes := path.stat().st_size) > max_bytes:
+        yield f"has {n_bytes / 1e6:.1f} MB, expected {max_bytes / 1e6:.0f} at most"
 
 
 def content_faults(wheel: zipfile.ZipFile, platform: Platform, project: Project) -> Iterator[str]:

@@ -15,10 +15,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgedec.export.checkpoints.hub import HubName, choose_files
+from edgedec.export.config import ExportConfig
+from edgedec.export.heads.bundle_weights import BundleWeights
+from edgedec.export.heads.head_file import HeadFacts, model_digest, write_head_file
+from edgedec.export.heads.shipped_heads import config_digest
+from edgedec.export.pipeline import export
+from edgedec.models.draft_heads import HYDRA, head_config, head_shapes
 from edgedec.models.errors import CheckpointError
+from edgedec.models.manifest import read_manifest
 
 pytest.importorskip("huggingface_hub", reason="needs the export extra")
 
@@ -200,6 +208,55 @@ def test_a_gguf_file_is_pulled_run_and_removed(
         path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 9999
     ]
     assert "there is nothing here of" in line(edgedec("models", "remove", "org/tiny:tiny.gguf"))
+
+
+def make_heads(folder: Path, checkpoint: Path) -> None:
+    """Makes a distribution of heads in ``folder`` with a head for ``checkpoint``, untrained."""
+    bundle = folder / "bundle"
+    export(ExportConfig(str(checkpoint), bundle))
+    target = read_manifest(bundle).target
+    config, ids = target.config, np.arange(0, 64, 2)
+    shapes = head_shapes(head_config(config, len(ids), HYDRA, 2), config.hidden_size, HYDRA)
+    rng = np.random.default_rng(0)
+    weights = {
+        name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
+    }
+    digest = model_digest(BundleWeights(bundle, target), config)
+    facts = HeadFacts(HYDRA, digest, (config.n_layers,), 2, "int8", "none", 9, (0.5, 0.5))
+    package = folder / "edgedec_heads"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    path = package / "tiny.safetensors"
+    write_head_file(path, facts, weights, ids)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    (package / "heads.toml").write_text(
+        f'[tiny]\nfile = "{path.name}"\nsha256 = "{sha256}"\nconfig = "{config_digest(config)}"\n'
+    )
+
+
+@pytest.mark.slow
+def test_a_model_that_is_pulled_gets_the_head_that_is_shipped(
+    hub: Hub, edgedec: Any, make_gguf: Any, tmp_path: Path
+) -> None:
+    checkpoint = make_gguf("llama", "Q8_0")
+    make_heads(tmp_path / "site", checkpoint)
+    with_heads = {"PYTHONPATH": str(tmp_path / "site")}
+    hub.files = {"tiny.gguf": checkpoint.read_bytes()}
+    pulled = edgedec("models", "pull", "org/tiny:tiny.gguf", **with_heads)
+    assert "its bundle gets the draft head tiny of edgedec-heads, if the hash fits" in pulled.stdout
+    run = "run", "org/tiny:tiny.gguf", "--raw", "hello", "-n", "8"
+    first = edgedec(*run, **with_heads)
+    said = "with a draft head of the kind hydra, which decoding uses where that is faster"
+    assert said in first.stderr, first.stderr
+    drafted = edgedec(*run, "--method", "mtp", **with_heads)
+    assert drafted.returncode == 0, drafted.stderr
+    edgedec("models", "remove", "org/tiny:tiny.gguf")
+    # Without the distribution: the same text, and not a word of heads.
+    again = edgedec("models", "pull", "org/tiny:tiny.gguf", "--json")
+    assert json.loads(again.stdout)["head"] is None
+    plain = edgedec(*run)
+    assert "draft head" not in plain.stderr
+    assert plain.stdout == first.stdout == drafted.stdout
 
 
 @pytest.mark.slow

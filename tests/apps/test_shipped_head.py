@@ -1,4 +1,4 @@
-"""The draft head that edgedec brings for the model of its catalogue."""
+"""The draft heads of the distribution in `heads/`, at work in the models that they are of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import edgedec
-from edgedec.export.checkpoints.catalogue import brought_head
+from edgedec.export.checkpoints.catalogue import CATALOGUE
+from edgedec.export.heads.shipped_heads import shipped_heads
 from edgedec.models.draft_heads import HYDRA
 from edgedec.models.manifest import read_manifest
 
@@ -21,11 +22,11 @@ PROMPT = "Write a Python function that returns the n-th Fibonacci number."
 
 
 def test_it_is_small_and_at_work(cli: Cli, tmp_path: Path) -> None:
-    file = brought_head(NAME)
-    assert file is not None
-    assert file.stat().st_size < 3_000_000
+    assert shipped_heads()[NAME].path.stat().st_size < 3_000_000
     bundle = tmp_path / "named.edgedec"
-    assert cli("export", NAME, "-o", bundle).exit_code == 0
+    done = cli("export", NAME, "-o", bundle)
+    assert done.exit_code == 0
+    assert f"with the draft head {NAME} of edgedec-heads" in done.err
     head = read_manifest(bundle).head
     assert head is not None
     assert (head.kind, head.head.config.n_layers) == (HYDRA, 2)
@@ -40,6 +41,17 @@ def test_it_is_small_and_at_work(cli: Cli, tmp_path: Path) -> None:
     assert drafted.token_ids == plain.token_ids
     # Of the model's own answers it finds every second token.
     assert drafted.stats.n_passes < 45
+
+
+def test_every_listed_head_is_there_and_belongs_to_the_catalogue() -> None:
+    heads = shipped_heads()
+    assert set(heads) <= set(CATALOGUE)
+    for name, head in heads.items():
+        assert head.read().path.stem == name
+    folder = heads[NAME].path.parent
+    assert {path.name for path in folder.glob("*.safetensors")} == {
+        head.path.name for head in heads.values()
+    }
 
 
 def test_it_may_be_left_out(cli: Cli, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Draft heads of models of edgedec's catalogue. `heads.toml` lists them; edgedec reads both."""
