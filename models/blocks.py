@@ -42,6 +42,22 @@ class Ops(Protocol[T]):
     def linear(self, x: T, weight: str, bias: str | None = None) -> T:
         """Returns ``x @ W.T + b`` for W [N, K]."""
 
+    def embed_positions(self, weight: str, first: int) -> T:
+        """Returns the row of a table for each token's position; position 0 has row ``first``."""
+        raise UnsupportedModelError(f"{_HERE} has no tables of positions: {_ONLY_HERE}")
+
+    def layer_norm(self, x: T, weight: str, bias: str | None = None) -> T:
+        """Returns ``(x - mean(x)) / sqrt(var(x) + eps) * weight + bias``."""
+        raise UnsupportedModelError(f"{_HERE} has no norms that take the mean away: {_ONLY_HERE}")
+
+    def shift_channels(self, x: T, weight: str) -> T:
+        """Returns ``x`` plus a vector of as many numbers."""
+        raise UnsupportedModelError(f"{_HERE} cannot shift channels: {_ONLY_HERE}")
+
+    def activate(self, x: T) -> T:
+        """Returns the configuration's activation of each number; that of MLPs without a gate."""
+        raise UnsupportedModelError(f"{_HERE} has no MLPs without gates: {_ONLY_HERE}")
+
     def head_norm(self, x: T, weight: str) -> T:
         """Returns `rms_norm` of each head of ``x`` by itself, heads being as wide as ``weight``."""
 
@@ -392,8 +408,13 @@ def embedded(ops: Ops[T], config: ModelConfig) -> T:
 
 
 def decoder_head(ops: Ops[T], config: ModelConfig, x: T) -> T:
-    """Returns the logits of the selected rows of the residual stream ``x``."""
+    """Returns the logits of the selected rows of the residual stream ``x``.
+
+    Of an embedding model these are the hidden states behind the last norm.
+    """
     x = ops.rms_norm(ops.select_rows(x), "norm.weight")
+    if config.is_embedder:
+        return x
     if config.logit_scale != 1:
         x = ops.scale(x, config.logit_scale)
     logits = ops.linear(x, head_weight(config))
@@ -424,7 +445,7 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes["norm.weight"] = (hidden,)
     if config.n_distance_buckets:
         shapes[DISTANCE_BIAS] = (config.n_distance_buckets * config.n_heads,)
-    if not config.is_head_tied:
+    if not (config.is_head_tied or config.is_embedder):
         shapes["lm_head.weight"] = (config.n_logits, hidden)
     return shapes
 

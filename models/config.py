@@ -16,9 +16,9 @@ from edgedec.models.recurrence import Recurrence
 MAX_LAYERS = 10_000
 """More than any model has: lists are made that are as long."""
 
-Activation = Literal["silu", "gelu_tanh", "relu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu"]
 Mixer = Literal["attention", "recurrence", "both", "none"]
-Stack = Literal["decoder", "encoder", "masked"]
+Stack = Literal["decoder", "encoder", "masked", "embedder"]
 RopeScalingKind = Literal["none", "linear", "llama3", "factors", "longrope"]
 
 
@@ -49,13 +49,13 @@ class LayerConfig:
     """What layers may differ in.
 
     intermediate_size: width of the MLP. rope_theta: base of the rotary frequencies, 0 for a layer
-    that rotates nothing (NoPE). window: tokens that a token attends to, itself and those before it;
-    0 for all. has_rope_scaling: whether the model's scaling stretches this layer's frequencies.
-    mixer: what lets a token see those before it: attention, the model's recurrence, both side by
-    side over the same norm, or nothing. has_mlp: whether an MLP follows. kv_layer: an earlier layer
-    whose keys and values it reads, having none of its own. gate_sparsity: share of the gates of its
-    MLP that are left out, the smallest; what the others exceed the limit by counts. head_size: of
-    its attention; 0 for the model's.
+    that rotates nothing (NoPE). window: tokens that a token attends to, itself and those before it,
+    in an embedding model as many behind it; 0 for all. has_rope_scaling: whether the model's
+    scaling stretches this layer's frequencies. mixer: what lets a token see those before it:
+    attention, the model's recurrence, both side by side over the same norm, or nothing. has_mlp:
+    whether an MLP follows. kv_layer: an earlier layer whose keys and values it reads, having none
+    of its own. gate_sparsity: share of the gates of its MLP that are left out, the smallest; what
+    the others exceed the limit by counts. head_size: of its attention; 0 for the model's.
     """
 
     intermediate_size: int
@@ -141,10 +141,11 @@ class ModelConfig:
     has_layer_scales: what comes out of each layer is multiplied by a number of its own.
     has_squared_relu: MLPs have no gate: between their two matrices stands the square of ReLU.
     stack: what a row of attention sees: in a decoder itself and what is before it; in an encoder,
-        which has no head, all rows; in a masked model, which fills masks in, all rows of its pass
-        and all before them. mask_token: what stands where a token is to be found. predicts_next:
-        the logits of a row are of the token behind it, as those of other models are, not of its
-        own.
+        which has no head, all rows; so in an embedder, an encoder by itself; in a masked model,
+        which fills masks in, all rows of its pass and all before them. mask_token: what stands
+        where a token is to be found. predicts_next: the logits of a row are of the token behind it,
+        as those of other models are, not of its own.
+    n_token_types: rows of a table of token types, of which texts have the first; 0 for none.
     suppressed_tokens: those that are never written, rising; a trimmed head has them all the same.
     n_streams: residual streams of AltUp, see `families.gemma3n`. laurel_rank: of its products.
     n_distance_buckets, max_distance: scores of attention have biases by distance, see
@@ -208,6 +209,7 @@ class ModelConfig:
     max_distance: int = 0
     encoder: ModelConfig | None = None
     suppressed_tokens: tuple[int, ...] = ()
+    n_token_types: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -240,6 +242,12 @@ class ModelConfig:
             )
         if self.fills_masks and (self.windowed_layers or self.recurrent_layers):
             raise ConfigError("a masked model has windows or recurrent layers, expected neither")
+        if self.is_embedder and (
+            self.recurrent_layers or self.has_sinks or self.n_distance_buckets
+        ):
+            raise ConfigError(
+                "an embedding model has recurrences, sinks or biases by distance, expected none"
+            )
         if not 0 <= self.mask_token < self.vocab_size:
             raise ConfigError(
                 f"mask_token is {self.mask_token}, expected 0 to {self.vocab_size - 1}"
@@ -369,7 +377,9 @@ class ModelConfig:
 
     @property
     def n_logits(self) -> int:
-        """Width of a logits row."""
+        """Width of a row that a pass returns: logits, or an embedding model's hidden state."""
+        if self.is_embedder:
+            return self.hidden_size
         return self.trimmed_head_size or self.vocab_size
 
     @property
@@ -419,6 +429,16 @@ class ModelConfig:
         return self.stack == "masked"
 
     @property
+    def is_embedder(self) -> bool:
+        """Whether it is an encoder by itself, whose rows are hidden states and not logits."""
+        return self.stack == "embedder"
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether rows of a pass all see each other, and a pass is a block of tokens."""
+        return self.fills_masks or self.is_embedder
+
+    @property
     def kv_layers(self) -> tuple[int, ...]:
         """The layers that keep keys and values."""
         layers = (self.layer(i) for i in range(self.n_layers))
@@ -434,6 +454,8 @@ class ModelConfig:
     @property
     def windowed_layers(self) -> tuple[int, ...]:
         """The layers that keep keys and values of the latest tokens only."""
+        if self.is_embedder:  # a pass is a whole text
+            return ()
         return tuple(i for i in self.kv_layers if self.layer(i).window)
 
     @property
@@ -441,12 +463,14 @@ class ModelConfig:
         """Whether a pass may leave sub-layers out: each adds to one stream and keeps its own."""
         has_shared_kv = any(layer.kv_layer is not None for layer in self.layers)
         adds_alone = not (self.layer_input_size or self.has_layer_scales or self.encoder)
-        is_whole = self.recurrent_layers or has_shared_kv or self.fills_masks
+        is_whole = self.recurrent_layers or has_shared_kv or self.is_bidirectional
         return adds_alone and not is_whole
 
     @property
     def look_back(self) -> int:
         """Tokens before its own whose rows a token needs in layers that keep the latest alone."""
+        if self.is_embedder:  # a pass is a whole text
+            return 0
         windows = [layer.window - 1 for layer in self.layers if layer.window]
         return max([*windows, self.recurrence.look_back])
 

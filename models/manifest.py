@@ -18,7 +18,7 @@ from edgedec.models.bundle_files import (
     check_inside,
     check_place,
 )
-from edgedec.models.errors import BundleError
+from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.fields import Fields, shown
 from edgedec.models.file_kinds import file_kind
 from edgedec.models.graph import ONNX_SUFFIX
@@ -29,11 +29,14 @@ from edgedec.models.source_tokens import SourceText
 if TYPE_CHECKING:
     from edgedec.models.draft_heads import HeadEntry
     from edgedec.models.kv_maps import MapsEntry
+    from edgedec.models.pooling import EmbeddingConfig
 
 SCHEMA_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
 """Files that every bundle holds."""
+DENSE_NAME = "dense.bin"
+"""File of the matrices behind the pooling of an embedding model."""
 
 TUNED_KEY = "switch"
 """Where `BundleManifest.defaults` holds what `edgedec tune` found."""
@@ -50,7 +53,8 @@ class BundleManifest:
     models: by a name of the exporter's choice, which is also the folder of their files. files: by
     relative POSIX path. auxiliary: what was trained beside the models, by name; may be absent.
     head: a draft head of the target model, if one was trained. source: of an encoder-decoder model
-    what its texts begin and end with. opening_token_ids: what plain text
+    what its texts begin and end with. embedding: of an embedding model how texts become
+    vectors. opening_token_ids: what plain text
     begins with. template_variables: what the chat template may name.
     """
 
@@ -70,6 +74,7 @@ class BundleManifest:
     auxiliary: dict[str, MapsEntry] = field(default_factory=dict)
     head: HeadEntry | None = None
     source: SourceText | None = None
+    embedding: EmbeddingConfig | None = None
 
     @property
     def target(self) -> ModelEntry:
@@ -92,8 +97,9 @@ class BundleManifest:
         fields = dataclasses.asdict(self)
         for name, entry in self.models.items():
             fields["models"][name]["config"] = entry.config.canonical()
-        if self.source is None:
-            del fields["source"]
+        for key in ("source", "embedding"):
+            if getattr(self, key) is None:
+                del fields[key]
         if self.head is None:
             del fields["head"]
         else:
@@ -122,7 +128,7 @@ class BundleManifest:
                 f"manifest: schema_version is {version}, this edgedec reads {SCHEMA_VERSION}: "
                 f"{advice}"
             )
-        optional = {"auxiliary", "head", "source"}
+        optional = {"auxiliary", "head", "source", "embedding"}
         stated = {key for key in optional if reader.get(key) is not None}
         known = {f.name for f in dataclasses.fields(cls)} - optional
         reader.exactly(known | stated)
@@ -147,6 +153,7 @@ class BundleManifest:
             auxiliary=_read_auxiliary(reader) if "auxiliary" in stated else {},
             head=_read_head(reader) if "head" in stated else None,
             source=_read_source(reader, last_id) if "source" in stated else None,
+            embedding=_read_embedding(reader, last_id) if "embedding" in stated else None,
         )
         _check_references(manifest)
         return manifest
@@ -245,6 +252,7 @@ def _check_references(manifest: BundleManifest) -> None:
             f"{'no' if manifest.target.encoder is None else 'an'} encoder of the target model, "
             f"expected both or neither: {_EXPORT_AGAIN}"
         )
+    _check_embedding(manifest)
     named = {f"models.{name}": model.files for name, model in manifest.models.items()}
     named |= {f"auxiliary.{name}": entry.files for name, entry in manifest.auxiliary.items()}
     named |= {} if manifest.head is None else {"head": manifest.head.files}
@@ -259,6 +267,23 @@ def _check_references(manifest: BundleManifest) -> None:
         _check_head_ids(f"models.{name}", model, manifest.files)
     if manifest.head is not None:
         _check_head_ids("head", manifest.head.head, manifest.files)
+
+
+def _check_embedding(manifest: BundleManifest) -> None:
+    """Raises unless an embedding model says how texts become vectors, and its files are there."""
+    config, embedding = manifest.target.config, manifest.embedding
+    if config.is_embedder and embedding is None:
+        raise BundleError(
+            f"manifest: embedding is missing, which an embedding model has: {_EXPORT_AGAIN}"
+        )
+    if embedding is None:
+        return
+    try:
+        embedding.check_dense(config.hidden_size)
+    except ConfigError as error:
+        raise BundleError(f"manifest: embedding: {error}: {_EXPORT_AGAIN}") from None
+    if embedding.dense and DENSE_NAME not in manifest.files:
+        raise BundleError(f"manifest: files do not list {DENSE_NAME}: {_EXPORT_AGAIN}")
 
 
 def check_locations(folder: Path, manifest: BundleManifest) -> None:
@@ -333,6 +358,12 @@ def _read_source(reader: Fields, last_id: int) -> SourceText:
         source.integers("closing_token_ids", 0, last_id),
         source.integer("start_token_id", least=0, most=last_id),
     )
+
+
+def _read_embedding(reader: Fields, last_id: int) -> EmbeddingConfig:
+    from edgedec.models.pooling import read_embedding
+
+    return read_embedding(reader.table("embedding"), last_id)
 
 
 def _read_auxiliary(reader: Fields) -> dict[str, MapsEntry]:

@@ -87,9 +87,10 @@ def read_model_entry(name: str, fields: Fields) -> ModelEntry:
     if context > config.max_positions:
         fields.fail("context", context, f"at most the model's {config.max_positions} positions")
     contract = _read_contract(fields.table("contract"), config.n_layers)
-    if contract.can.blocks != config.fills_masks:
-        expected = "as the model fills masks in" if config.fills_masks else "of this model"
-        fields.fail("contract.can.blocks", contract.can.blocks, f"{config.fills_masks}, {expected}")
+    if contract.can.blocks != config.is_bidirectional:
+        expected = "as its rows all see each other" if config.is_bidirectional else "of this model"
+        stated = contract.can.blocks
+        fields.fail("contract.can.blocks", stated, f"{not stated}, {expected}")
     formats = fields.table("tensor_formats")
     for weight, fmt in formats.values.items():
         if not isinstance(fmt, str) or fmt not in FORMATS:

@@ -6,6 +6,7 @@ model's size. Nothing is approximated: the KV cache keeps the computing type.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
@@ -283,7 +284,7 @@ class ReferenceOps(Ops[Array]):
         """Returns what each row sees of what a window leaves."""
         if not window:
             return self._mask
-        if self._config.is_encoder:
+        if self._config.is_encoder or self._config.is_embedder:
             seen: npt.NDArray[np.bool_] = np.abs(self._offsets()) < window
             return seen
         # A row's own tokens lie in order, so those in the window are the last it sees.
@@ -352,9 +353,35 @@ class ReferenceOps(Ops[Array]):
         if self._config.activation == "gelu_tanh":
             inner = self._dtype(np.sqrt(2 / np.pi)) * (gate + self._dtype(0.044715) * gate**3)
             gated: Array = self._dtype(0.5) * gate * (1 + np.tanh(inner)) * up
+        elif self._config.activation == "gelu":
+            gated = self._dtype(0.5) * gate * (1 + _erf(gate / self._dtype(np.sqrt(2)))) * up
         else:
             gated = gate / (1 + np.exp(-gate)) * up
         return gated
+
+    def embed_positions(self, weight: str, first: int) -> Array:
+        """Returns the rows of a table for the positions of the pass's tokens."""
+        rows = [
+            float_rows(self._source, weight, first + int(i), first + int(i) + 1)
+            for i in self._positions
+        ]
+        return np.concatenate(rows).astype(self._dtype)
+
+    def layer_norm(self, x: Array, weight: str, bias: str | None = None) -> Array:
+        """Returns the layer norm of each row."""
+        centred = x - x.mean(axis=-1, keepdims=True)
+        size = np.sqrt(_mean_square(centred) + self._dtype(self._config.rms_norm_eps))
+        normed = self.scale_channels(centred / size, weight)
+        return normed if bias is None else self.shift_channels(normed, bias)
+
+    def shift_channels(self, x: Array, weight: str) -> Array:
+        """Returns ``x`` plus a vector."""
+        shifted: Array = x + self._source.vector(weight).astype(self._dtype)
+        return shifted
+
+    def activate(self, x: Array) -> Array:
+        """Returns the activation of each number."""
+        return self.relu(x) if self._config.activation == "relu" else self.gate(x, np.ones_like(x))
 
     def squared_relu(self, x: Array) -> Array:
         """Returns the square of what is above 0."""
@@ -524,6 +551,12 @@ class ReferenceOps(Ops[Array]):
         weights = np.exp(scores - top)
         attended: Array = weights @ v / (weights.sum(axis=-1, keepdims=True) + np.exp(sink - top))
         return attended
+
+
+def _erf(x: Array) -> Array:
+    """Returns the error function of each number."""
+    found: Array = np.vectorize(math.erf, otypes=[x.dtype])(x)
+    return found
 
 
 def _mean_square(x: Array) -> Array:
