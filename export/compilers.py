@@ -63,7 +63,7 @@ def check_bidirectional(name: str, config: ModelConfig) -> None:
 
     A compiler that has some says so by ``BLOCKS``.
     """
-    if config.fills_masks and not getattr(find_compiler(name), "BLOCKS", False):
+    if config.is_bidirectional and not getattr(find_compiler(name), "BLOCKS", False):
         raise UnsupportedModelError(
             f"{config.family} is bidirectional, which the compiler {name} does not have: export "
             "with --target cpu or portable"

@@ -12,6 +12,7 @@ from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.installation import distribution_version
 from edgedec.models.manifest import SCHEMA_VERSION, BundleManifest, fingerprint_of
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry
+from edgedec.models.pooling import EmbeddingConfig
 from edgedec.models.source_tokens import SourceText
 
 
@@ -60,6 +61,7 @@ def _manifest(models: dict[str, ModelExport], files: dict[str, FileEntry]) -> Bu
         defaults={"method": "auto"},
         verification=verification,
         source=_source(target),
+        embedding=_embedding(target),
     )
     if target.head is None:
         return manifest
@@ -79,6 +81,14 @@ def _source(target: ModelExport) -> SourceText | None:
             "which its decoder begins: add it to config.json"
         )
     return SourceText(special.closing_ids, special.start_id)
+
+
+def _embedding(target: ModelExport) -> EmbeddingConfig | None:
+    """Returns how texts become vectors, of an embedding model; None of others."""
+    if target.embedding is None:
+        return None
+    closing = target.published.special.closing_ids
+    return dataclasses.replace(target.embedding.config, closing_token_ids=closing)
 
 
 def _entry(model: ModelExport) -> ModelEntry:

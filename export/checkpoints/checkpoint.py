@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.checkpoints.published import SpecialTokens
+from edgedec.export.checkpoints.sentence_files import PublishedEmbedding
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError
 from edgedec.models.quant import PlainTensor, QuantFormat
@@ -37,6 +38,10 @@ class Published(Protocol):
     @property
     def unapplied(self) -> tuple[str, ...]:
         """What the publisher states that is not applied, a line each."""
+
+    @property
+    def embedding(self) -> PublishedEmbedding | None:
+        """What the publisher states of texts as vectors; None of models that write."""
 
     def tokenizer_json(self) -> str:
         """Returns the tokenizer in the format of the ``tokenizers`` library."""
@@ -98,6 +103,11 @@ class EditedCheckpoint:
     def unapplied(self) -> tuple[str, ...]:
         """What the checkpoint's publisher states that is not applied."""
         return self._checkpoint.unapplied
+
+    @property
+    def embedding(self) -> PublishedEmbedding | None:
+        """What the checkpoint's publisher states of texts as vectors."""
+        return self._checkpoint.embedding
 
     def tokenizer_json(self) -> str:
         """Returns the checkpoint's tokenizer."""

@@ -20,6 +20,7 @@ from edgedec.export.checkpoints.published import (
     read_suppressed,
     usable,
 )
+from edgedec.export.checkpoints.sentence_files import PublishedEmbedding
 from edgedec.models.config import MAX_LAYERS
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
 from edgedec.models.families import (
@@ -131,6 +132,11 @@ class GgufCheckpoint:
             for key, value in self._metadata.items()
             if key.startswith(prefix) and key.removeprefix(prefix) not in applied and value
         )
+
+    @property
+    def embedding(self) -> PublishedEmbedding | None:
+        """What ``pooling_type`` states; None where it is missing or none."""
+        return None
 
     def tokenizer_json(self) -> str:
         """Returns the tokenizer in the format of the ``tokenizers`` library."""

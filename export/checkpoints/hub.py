@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from edgedec.export.checkpoints.sentence_files import SENTENCE_FILES
 from edgedec.models.errors import CheckpointError, EdgedecError
 
 TEMPLATE_FILES = ("chat_template.jinja", "additional_chat_templates/tool_use.jinja")
@@ -22,6 +23,7 @@ WANTED_FILES = (
     "added_tokens.json",
     *TEMPLATE_FILES,
     "chat_template.json",
+    *SENTENCE_FILES,
     "README.md",
     "model.safetensors.index.json",
     "model*.safetensors",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -17,7 +16,7 @@ from tokenizers import Tokenizer
 from edgedec.export.checkpoints.class_sizes import with_class_sizes
 from edgedec.export.checkpoints.draft_layer import WeightPlaces, find_draft_layer, why_left_out
 from edgedec.export.checkpoints.hub import PICKLES, TEMPLATE_FILES
-from edgedec.export.checkpoints.mapped_file import check_is_itself
+from edgedec.export.checkpoints.json_files import read_fields, read_text
 from edgedec.export.checkpoints.published import (
     SAMPLING_KEYS,
     TEMPLATE_NAMES,
@@ -30,6 +29,7 @@ from edgedec.export.checkpoints.published import (
     usable,
 )
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
+from edgedec.export.checkpoints.sentence_files import PublishedEmbedding, read_sentence_files
 from edgedec.export.checkpoints.stored_matrices import (
     Fp4Experts,
     QuantisedMatrix,
@@ -37,6 +37,7 @@ from edgedec.export.checkpoints.stored_matrices import (
     unused_biases,
 )
 from edgedec.export.checkpoints.stored_names import (
+    with_bare_names,
     with_found,
     with_shared_embedding,
     with_single_experts,
@@ -84,7 +85,7 @@ _OUTER_KEYS = (
 
 def read_model_type(folder: Path) -> str:
     """Returns the family a Hugging Face directory states, reading only its config.json."""
-    return text_part(_read_fields(folder, "config.json")).text("model_type")
+    return text_part(read_fields(folder, "config.json")).text("model_type")
 
 
 def text_part(fields: Fields) -> Fields:
@@ -137,7 +138,7 @@ class HuggingFaceTexts:
         """
         self.name = name or folder.resolve().name
         self._folder = folder
-        self._fields = with_class_sizes(text_part(_read_fields(folder, "config.json")))
+        self._fields = with_class_sizes(text_part(read_fields(folder, "config.json")))
 
     @property
     def licence(self) -> str | None:
@@ -156,7 +157,7 @@ class HuggingFaceTexts:
         variables = template_variables(tokenizer, files)  # which padding names a token of
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        generation = _read_fields(self._folder, "generation_config.json", is_optional=True)
+        generation = read_fields(self._folder, "generation_config.json", is_optional=True)
         vocab_size = self._vocab_size
         stated = (
             [i for i in _ids(fields, "eos_token_id") if 0 <= i < vocab_size]
@@ -187,14 +188,19 @@ class HuggingFaceTexts:
     @property
     def sampling(self) -> dict[str, Any]:
         """The sampling that ``generation_config.json`` recommends."""
-        stated = _read_fields(self._folder, "generation_config.json", is_optional=True)
+        stated = read_fields(self._folder, "generation_config.json", is_optional=True)
         return {**_recommended(stated), **read_bans(stated, self._vocab_size)}
 
     @property
     def unapplied(self) -> tuple[str, ...]:
         """What ``generation_config.json`` states that is not applied, a line each."""
-        stated = _read_fields(self._folder, "generation_config.json", is_optional=True)
+        stated = read_fields(self._folder, "generation_config.json", is_optional=True)
         return unapplied_keys(stated)
+
+    @property
+    def embedding(self) -> PublishedEmbedding | None:
+        """What the files of sentence-transformers state; None where there are none."""
+        return read_sentence_files(self._folder)
 
     @property
     def _vocab_size(self) -> int:
@@ -209,7 +215,7 @@ class HuggingFaceTexts:
     def _tokenizer_files(self) -> TokenizerFiles:
         names = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
         settings, more, added = (
-            _read_fields(self._folder, name, is_optional=True) for name in names
+            read_fields(self._folder, name, is_optional=True) for name in names
         )
         return TokenizerFiles(settings, more, added, self._fields)
 
@@ -236,10 +242,10 @@ class HuggingFaceTexts:
         """Returns the Jinja template of conversations, from wherever the directory keeps it."""
         single, of_tools = (self._folder / name for name in TEMPLATE_FILES)
         if single.is_file():
-            more = _read_text(of_tools) if of_tools.is_file() else None
-            return one_template(_read_text(single), more)
+            more = read_text(of_tools) if of_tools.is_file() else None
+            return one_template(read_text(single), more)
         for name in ("chat_template.json", "tokenizer_config.json"):
-            template = _read_fields(self._folder, name, is_optional=True).get("chat_template")
+            template = read_fields(self._folder, name, is_optional=True).get("chat_template")
             if isinstance(template, list):
                 named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
                 template = one_template(*(_text_or_none(named.get(n)) for n in TEMPLATE_NAMES))
@@ -272,13 +278,13 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         try:
             if self._fields.text("model_type") in _STACKED_EXPERTS:
                 stored_tensors = with_single_experts(stored_tensors)
-            self._tensors = with_usual_names(gather(stored_tensors, self._fields))
+            self._tensors = with_usual_names(with_bare_names(gather(stored_tensors, self._fields)))
             if self._fields.get("tie_word_embeddings") is not False:
                 self._tensors = with_shared_embedding(self._tensors)
             shapes = {stored: tensor.shape for stored, tensor in self._tensors.items()}
             ignorable = unused_biases(self._tensors)
             fields = with_found(self._fields, self._tensors, ignorable)
-            generation = _read_fields(folder, "generation_config.json", is_optional=True)
+            generation = read_fields(folder, "generation_config.json", is_optional=True)
             suppressed = read_suppressed(generation, "suppress_tokens")
             self.config = family.read_hf(fields).without(suppressed)
             check_layers(self.config, len(shapes))
@@ -367,53 +373,6 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             file.release()
 
 
-def _read_text(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8")
-        check_is_itself(path, text[:64].encode())
-        return text
-    except UnicodeDecodeError:
-        raise CheckpointError(
-            f"{path.name}: is not UTF-8 text: fetch it again, or, if it was edited in another "
-            f"encoding, convert it: iconv -f LATIN1 -t UTF-8 {path.name}"
-        ) from None
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _read_fields(folder: Path, name: str, is_optional: bool = False) -> Fields:
-    path = folder / name
-    if not path.is_file():
-        if is_optional:
-            return Fields({}, name, CheckpointError)
-        if (folder / "adapter_config.json").is_file():
-            raise CheckpointError(
-                f"{folder}: is a LoRA adapter; export the model that it adapts, with "
-                f"--lora {folder}"
-            )
-        raise CheckpointError(
-            f"{folder}: has no {name}; expected a Hugging Face directory (config.json, "
-            f"*.safetensors, tokenizer.json) or a .gguf file"
-        )
-    try:
-        values: Any = json.loads(_read_text(path), object_hook=_as_float)
-    except (ValueError, RecursionError):
-        raise CheckpointError(f"{path}: is not JSON; fetch it again") from None
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: is not a table; fetch it again")
-    return Fields(values, name, CheckpointError)
-
-
-def _as_float(table: dict[str, Any]) -> Any:
-    """Returns the number that ``table`` stands for, if it is one that JSON cannot write.
-
-    Source: transformers 5.24 ``configuration_utils.py`` ``_encode_special_floats`` (Apache-2.0).
-    """
-    if set(table) == {"__float__"} and table["__float__"] in ("Infinity", "-Infinity", "NaN"):
-        return float(table["__float__"])
-    return table
-
-
 def _recommended(stated: Fields) -> dict[str, Any]:
     """Returns how ``generation_config.json`` recommends to sample."""
     if stated.get("do_sample") is None and not any(map(stated.get, SAMPLING_KEYS)):
@@ -435,7 +394,7 @@ def _read_all_tensors(folder: Path) -> dict[str, StoredTensor]:
     if (folder / SINGLE).is_file():  # as in transformers, an index beside it does not count
         files = [SINGLE]
     elif (folder / INDEX).is_file():
-        names = _read_fields(folder, INDEX).table("weight_map", {}).values
+        names = read_fields(folder, INDEX).table("weight_map", {}).values
         files = sorted({file for file in names.values() if isinstance(file, str)})
         if bad := next((file for file in files if Path(file).name != file), None):
             raise CheckpointError(f"{INDEX}: file name {bad[:60]!r} leaves the directory")
@@ -479,7 +438,7 @@ def _no_weights(folder: Path) -> str:
 
 
 def _checked_tokenizer(path: Path) -> str:
-    text = _read_text(path)
+    text = read_text(path)
     try:
         Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception

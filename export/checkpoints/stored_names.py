@@ -20,6 +20,7 @@ from edgedec.models.quant import PlainTensor
 Stored = StoredTensor | QuantisedMatrix
 
 _STEMS = ("embed_tokens.weight", "embeddings.weight")
+_BARE_STEMS = ("embeddings.word_embeddings.weight", "embeddings.tok_embeddings.weight")
 HEAD = "lm_head.weight"
 SHARED = "shared.weight"
 """The embedding of encoder and decoder."""
@@ -47,6 +48,24 @@ def with_usual_names(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
         else name: tensor
         for name, tensor in tensors.items()
     }
+
+
+def with_bare_names(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
+    """Returns the tensors of an encoder without what precedes ``embeddings``, such as ``bert.``.
+
+    ``gamma`` and ``beta`` are what old files call weights and biases of norms.
+    """
+    found = [name for stem in _BARE_STEMS for name in _ending_in(stem, tensors)]
+    if len(found) != 1:
+        return dict(tensors)
+    prefix = found[0].removesuffix(next(s for s in _BARE_STEMS if found[0].endswith(s)))
+    return {_modern(name.removeprefix(prefix)): tensor for name, tensor in tensors.items()}
+
+
+def _modern(name: str) -> str:
+    stem, _, part = name.rpartition(".")
+    old = {"gamma": "weight", "beta": "bias"} if stem.endswith("LayerNorm") else {}
+    return f"{stem}.{old.get(part, part)}" if stem else name
 
 
 def _ending_in(stem: str, names: Collection[str]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.export.checkpoints.checkpoint import Published
+from edgedec.export.checkpoints.sentence_files import PublishedEmbedding
 from edgedec.export.config import ExportConfig
 from edgedec.export.quantising.quantise import TensorError
 from edgedec.models.draft_heads import HeadEntry
@@ -29,7 +30,7 @@ class ModelExport:
     of its early exits, or one that drafts, if it has some; for the model that is being sealed.
     left_out: what of the checkpoint the bundle does not get, and why. weights: how many were looked
     at. notes: what the bundle got or did not get unasked, a line each. warnings: what may be wrong
-    with it, likewise.
+    with it, likewise. embedding: how texts become vectors, of an embedding model.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class ModelExport:
     left_out: str = ""
     weights: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    embedding: PublishedEmbedding | None = None
     warnings: list[str] = field(default_factory=list)
 
     @property

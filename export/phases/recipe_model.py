@@ -48,9 +48,9 @@ class RecipeModel(ModelExport):
     def returned_layers(self) -> tuple[int, ...]:
         """Layers whose hidden states the graph returns where it always returns the last one's.
 
-        Of a source there are none.
+        Of a source, and of texts of an embedding model, there are none.
         """
-        if self.source.config.encoder is not None:
+        if self.source.config.encoder is not None or self.source.config.is_embedder:
             return ()
         return tuple(sorted({*self.hidden_layers, self.source.config.n_layers}))
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from edgedec.export.checkpoints.lora import Merged
+from edgedec.export.checkpoints.sentence_files import PublishedEmbedding
 from edgedec.export.compilers import (
     check_bidirectional,
     check_encoder,
@@ -22,11 +23,13 @@ from edgedec.export.quantising.calibration.phase import calibrate
 from edgedec.export.quantising.quantise import Quantized, measure_errors
 from edgedec.export.verifying.verify import N_TOKENS, check_error, check_spread, verify_logits
 from edgedec.export.verifying.weights_check import check_weights_read
-from edgedec.models.errors import ConfigError
+from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.families import matrices
 from edgedec.models.final_norm import write_final_norm
 from edgedec.models.head_ids import write_head_ids
+from edgedec.models.manifest import DENSE_NAME
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry
+from edgedec.models.pooling import EmbeddingConfig, write_dense
 from edgedec.models.quant import FORMATS
 
 FINAL_NORM_NAME = "final_norm.bin"
@@ -52,8 +55,11 @@ def configure(model: RecipeModel) -> None:
             "it without --draft, --exit and --head"
         )
     check_encoder(model.compiler, config)
+    _check_embedder(model)
     _check_beside_encoder(model)
     usual = model.device.usual_context or config.max_positions
+    if model.embedding is not None:
+        usual = model.embedding.max_tokens or usual
     model.context = wanted or min(usual, config.max_positions)
     if model.kind == DRAFT_MODEL:
         model.context = min(model.context, config.max_positions)
@@ -96,6 +102,35 @@ def _check_beside_encoder(model: RecipeModel) -> None:
     else:
         return
     raise ConfigError(f"{what}, and {model.source.name} has an encoder: leave it out")
+
+
+def _check_embedder(model: RecipeModel) -> None:
+    """Says how texts become vectors, and writes the matrices behind the pooling."""
+    config, wanted, name = model.source.config, model.config, model.source.name
+    if config.is_embedder and (wanted.draft or wanted.exit or model.head_file or wanted.calibrate):
+        raise ConfigError(
+            f"{name} makes vectors of texts and writes none: export it without --draft, --exit, "
+            "--head and --calibrate"
+        )
+    if model.kind == DRAFT_MODEL:
+        if config.is_embedder:
+            raise ConfigError(
+                f"{name} makes vectors of texts, so it cannot draft: name a model that writes"
+            )
+        return
+    if model.embedding is None and config.is_embedder:
+        model.embedding = PublishedEmbedding(EmbeddingConfig("mean"))
+        model.warnings.append(
+            f"{name} does not say how hidden states become a vector (modules.json, or pooling_type "
+            "of a GGUF file): their mean is taken"
+        )
+    if model.embedding is not None:
+        try:
+            model.embedding.config.check_dense(config.hidden_size)
+        except ConfigError as error:
+            raise CheckpointError(f"{name}: {error}") from None
+        if model.embedding.dense:
+            write_dense(model.bundle_folder / DENSE_NAME, model.embedding.dense)
 
 
 def trim_head(model: RecipeModel) -> None:
@@ -190,7 +225,7 @@ def _hint(model: RecipeModel) -> str:
 def _entry(model: RecipeModel) -> ModelEntry:
     compiler = find_compiler(model.compiler)
     config = model.source.config
-    if is_target := model.kind == TARGET_MODEL:
+    if has_norm := model.kind == TARGET_MODEL and not config.is_embedder:
         write_final_norm(model.folder / FINAL_NORM_NAME, model.source.vector("norm.weight"))
     return ModelEntry(
         kind=model.kind,
@@ -203,6 +238,6 @@ def _entry(model: RecipeModel) -> ModelEntry:
         context=model.context,
         tensor_formats={name: fmt.name for name, fmt in model.formats.items()},
         head_ids=model.listed(HEAD_IDS_NAME) if config.trimmed_head_size else None,
-        final_norm=model.listed(FINAL_NORM_NAME) if is_target else None,
+        final_norm=model.listed(FINAL_NORM_NAME) if has_norm else None,
         encoder=model.listed(ENCODER_NAME) if config.encoder else None,
     )

@@ -16,6 +16,7 @@ def read_target(model: ModelExport) -> None:
     if (template := published.chat_template()) is not None:
         _write(folder / "chat_template.jinja", template)
     model.warnings += published.unapplied
+    model.embedding = published.embedding
     special = published.special
     settings = {
         "eos_token_id": list(special.eos_ids),

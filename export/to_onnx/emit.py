@@ -62,6 +62,8 @@ from edgedec.models.rope import UNROTATED, Rope, query_growth, rope_of
 OPSET = 23
 IR_VERSION = 11
 _BIAS_SHAPE = (1, 1, "T", "P+T")
+_GELUS = {"gelu": "none", "gelu_tanh": "tanh"}
+"""Activations -> what `Gelu` calls them."""
 MASKED = -3.0e38
 """Bias of what a row does not see: no number that is added to it makes a NaN."""
 
@@ -145,6 +147,32 @@ class PortableEmitter(Ops[str]):
     def rms_norm(self, x: str, weight: str) -> str:
         """Adds an RMSNormalization over the last axis."""
         return self._normed(x, self._weight(weight), weight.removesuffix(".weight"))
+
+    def embed_positions(self, weight: str, first: int) -> str:
+        """Gathers columns as `embed` does, by positions."""
+        stem, places = weight.removesuffix(".weight"), POSITION_IDS
+        if first:
+            self._constant(f"{stem}.first", [first])
+            places = self._node("Add", [POSITION_IDS, f"{stem}.first"], f"{stem}.places")
+        columns = self._node("Gather", [self._weight(weight), places], f"{stem}.columns", axis=1)
+        return self._node("Transpose", [columns], stem, perm=[1, 2, 0])
+
+    def layer_norm(self, x: str, weight: str, bias: str | None = None) -> str:
+        """Adds a LayerNormalization over the last axis."""
+        inputs = [x, self._weight(weight), *([] if bias is None else [self._weight(bias)])]
+        stem, epsilon = weight.removesuffix(".weight"), self._config.rms_norm_eps
+        return self._node("LayerNormalization", inputs, stem, axis=-1, epsilon=epsilon)
+
+    def shift_channels(self, x: str, weight: str) -> str:
+        """Adds an Add of a vector."""
+        return self._node("Add", [x, self._weight(weight)], f"{weight}.shifted")
+
+    def activate(self, x: str) -> str:
+        """Adds a Relu or a Gelu."""
+        stem, activation = x.removesuffix(".matmul"), self._config.activation
+        if activation == "relu":
+            return self.relu(x)
+        return self._node("Gelu", [x], f"{stem}.gelu", approximate=_GELUS[activation])
 
     def head_norm(self, x: str, weight: str) -> str:
         """Adds an RMSNormalization over each head, between two reshapes."""
@@ -351,8 +379,8 @@ class PortableEmitter(Ops[str]):
     def gate(self, gate: str, up: str) -> str:
         """Adds a Sigmoid, or a Gelu, and what is to be multiplied."""
         stem = gate.removesuffix(".matmul")
-        if self._config.activation == "gelu_tanh":
-            gelu = self._node("Gelu", [gate], f"{stem}.gelu", approximate="tanh")
+        if self._config.activation in _GELUS:
+            gelu = self.activate(gate)
             return self._node("Mul", [gelu, up], f"{stem}.gated")
         sigmoid = self._node("Sigmoid", [gate], f"{stem}.sigmoid")
         silu = self._node("Mul", [gate, sigmoid], f"{stem}.silu")
@@ -579,6 +607,8 @@ class PortableEmitter(Ops[str]):
             return self._distance_bias()
         if not window:
             return ATTENTION_BIAS
+        if self._config.is_embedder:
+            return self._bias_around(window)
         stem = f"window.{window}"
         if stem not in self._shared:
             self._shared.add(stem)
@@ -587,6 +617,24 @@ class PortableEmitter(Ops[str]):
             place = self._places(stem)
             outside = self._node("Greater", [place, limit], f"{stem}.outside")
             self._node("Where", [outside, hidden, ATTENTION_BIAS], f"{stem}.bias")
+        return f"{stem}.bias"
+
+    def _bias_around(self, window: int) -> str:
+        """Returns the attention bias that hides what is ``window`` tokens away or more."""
+        stem = f"window.{window}"
+        if stem not in self._shared:
+            self._shared.add(stem)
+            limit = make_tensor(f"{stem}.limit", TensorProto.INT64, [], [window])
+            self._initializers[limit.name] = limit
+            hidden = self._float(f"{stem}.hidden", MASKED, TensorProto.FLOAT)
+            self._constant("axis.rows", [2])
+            row = self._node("Unsqueeze", [POSITION_IDS, "axis.rows"], f"{stem}.rows")
+            column = self._node("Unsqueeze", [POSITION_IDS, "axis.one"], f"{stem}.columns")
+            self._constant("axis.one", [1])
+            away = self._node("Abs", [self._node("Sub", [row, column], f"{stem}.offsets")], stem)
+            outside = self._node("GreaterOrEqual", [away, limit.name], f"{stem}.outside")
+            of_all = self._node("Unsqueeze", [outside, "axis.one"], f"{stem}.of_all")
+            self._node("Where", [of_all, hidden, ATTENTION_BIAS], f"{stem}.bias")
         return f"{stem}.bias"
 
     def _places(self, stem: str) -> str:

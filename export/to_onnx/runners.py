@@ -126,7 +126,7 @@ class PortableRunner:
 
     def __init__(self, graph: Path, config: ModelConfig, is_prepacked: bool = False) -> None:
         self._session = open_session(graph, is_prepacked)
-        self._fills_masks = config.fills_masks
+        self._is_bidirectional = config.is_bidirectional
         types = {value.name: _DTYPES[value.type] for value in self._session.get_inputs()}
         names = {past_port(i, part): i for i in config.kv_layers for part in KV_PARTS}
         self._kv_cache = {
@@ -150,7 +150,7 @@ class PortableRunner:
         n_source = self._n_source
         n_past += n_source
         mask, _ = tree_mask(parents, n_past)
-        mask |= self._fills_masks
+        mask |= self._is_bidirectional
         mask[:, :n_source] = False
         feeds = _rows(tokens, parents, n_past)
         feeds[ATTENTION_BIAS] = np.where(mask, 0, -np.inf).astype(np.float32)[None, None]

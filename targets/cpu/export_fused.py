@@ -63,10 +63,10 @@ def contract(model: RecipeModel) -> GraphContract:
         outputs=port_names(model.graph.graph.output),
         kv=kv_panels(config, model.kv_format),
         can=Capabilities(
-            trees=not config.fills_masks,
-            blocks=config.fills_masks,
+            trees=not config.is_bidirectional,
+            blocks=config.is_bidirectional,
             gates=config.can_skip_layers,
-            row_stats=True,
+            row_stats=not config.is_embedder,
             entry=config.can_skip_layers,
             hidden=model.returned_layers,
             n_sequences=1 if config.recurrent_layers else MAX_SEQUENCES,

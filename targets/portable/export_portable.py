@@ -70,10 +70,10 @@ def contract(model: RecipeModel) -> GraphContract:
             recurrent_rows=recurrent_rows(config),
         ),
         can=Capabilities(
-            trees=not config.fills_masks,
-            blocks=config.fills_masks,
+            trees=not config.is_bidirectional,
+            blocks=config.is_bidirectional,
             hidden=model.hidden_layers,
-            row_gap=0 if config.fills_masks else ROUNDING_GAP,
+            row_gap=0 if config.is_bidirectional else ROUNDING_GAP,
             sources=config.encoder is not None,
         ),
     )

@@ -57,7 +57,7 @@ def pipeline(
         *recurrent,
         ("fold_residual", fold_residual),
         *skipping,
-        ("add_row_stats", add_row_stats),
+        *(() if config.is_embedder else (("add_row_stats", add_row_stats),)),
         ("remove_unused", remove_unused),
     )
 

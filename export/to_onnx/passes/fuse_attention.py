@@ -133,7 +133,7 @@ def _attention(
         "scale": stated.get("scale"),
         "softcap": stated.get("softcap"),
         "window": config.layer(layer).window or None,
-        "sees_all": int(config.fills_masks) or None,
+        "sees_all": int(config.is_bidirectional) or None,
         KV_FORMAT: kv_panels_of(kv_format).index,
     }
     return make_node(
