@@ -35,11 +35,11 @@ from edgedec.runtime.text.tokenizer import Codec
 if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
     from typing import Unpack
 
+    from edgedec.models.pooling import EmbeddingConfig, Pooling
     from edgedec.runtime.config.settings import Settings
     from edgedec.runtime.engine.aligned import Aligned
     from edgedec.runtime.engine.beam_texts import Beam
     from edgedec.runtime.engine.best_of import BestOf, Chooser
-    from edgedec.runtime.engine.embeddings import Pooling
     from edgedec.runtime.engine.many import OnResult
     from edgedec.runtime.engine.quoting import Quote
     from edgedec.runtime.engine.suggestions import Completion
@@ -325,8 +325,12 @@ class Engine:
     def embed(
         self,
         prompts: Sequence[Prompt],
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         is_over: Callable[[], bool] = lambda: False,
+        *,
+        prompt_name: str | None = None,
+        most_tokens: int | None = None,
+        n_dimensions: int | None = None,
     ) -> Float32:
         """Returns a vector of length 1 for each of ``prompts``, computed side by side.
 
@@ -335,19 +339,33 @@ class Engine:
 
         Args:
             pooling: The mean of all tokens' hidden states behind the final norm (in transformers
-                ``last_hidden_state``), or the last one.
+                ``last_hidden_state``), that of the first (``cls``) or that of the last token. None
+                for what the model was trained with, the mean where it does not say.
             is_over: Asked between passes whether the caller gave up.
+            prompt_name: Which of the model's prompts stands before plain text, such as ``query``;
+                its default one when None.
+            most_tokens: Longer texts are cut to so many tokens; 0 for the context. None refuses
+                those that do not fit the context.
+            n_dimensions: Numbers of a vector that are kept, the first; all when None. Only models
+                trained for embeddings can have fewer.
 
-        Shapes: [len(prompts), hidden_size]; [0, 0] if the caller gave up.
+        Shapes: [len(prompts), size]; [0, 0] if the caller gave up. The size is that of the hidden
+        states, or what the model's last dense matrix makes of them.
 
         Raises:
             SessionError: A prompt is empty or too long, the bundle's graph returns no hidden
                 states, or the engine is closed.
-            ConfigError: ``pooling`` makes no sense.
+            ConfigError: An argument makes no sense, or the model has no such prompt.
         """
-        from edgedec.runtime.engine.embeddings import embed
+        from edgedec.runtime.engine.embeddings import EmbeddingOptions, embed
 
-        return embed(self.streams.lending, prompts, pooling, is_over)
+        options = EmbeddingOptions(pooling, prompt_name, most_tokens, n_dimensions)
+        return embed(self.streams.lending_to_embed(), prompts, options, is_over)
+
+    @property
+    def embedding(self) -> EmbeddingConfig | None:
+        """How texts become vectors, and its prompts, of an embedding model; None of others."""
+        return self.loaded.embedding
 
     def suggest(
         self,
@@ -505,7 +523,7 @@ class Engine:
             return memory.load(file)
 
     def check_sequential(self, what: str) -> None:
-        """Raises a SessionError where the model fills masks in.
+        """Raises a SessionError where the model does not write from left to right.
 
         what: Called so in the error, as what needs a model that writes from left to right.
         """

@@ -16,6 +16,7 @@ from edgedec.runtime.text.tokenizer import Codec
 
 if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
     from edgedec.models.final_norm import FinalNorm
+    from edgedec.models.pooling import DenseLayer, EmbeddingConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,9 @@ class LoadedModel:
     predictor: opens what predicts keys and values of the target model's later layers, if anything
     does; see `Predictors`.
     final_norm: reads the norm in front of the LM head, if the bundle has its weights.
+    embedding: how texts become vectors, where the bundle says so. dense: reads the matrices behind
+    the pooling, if there are some. is_embedder: the model makes vectors of texts and writes none.
+    hidden_size: of the model.
     """
 
     model: Model
@@ -43,13 +47,29 @@ class LoadedModel:
     release: Callable[[Model], None] = lambda model: model.close()
     predictor: Callable[[], KVPredictor] | None = None
     final_norm: Callable[[], FinalNorm] | None = None
+    embedding: EmbeddingConfig | None = None
+    dense: Callable[[], tuple[DenseLayer, ...]] | None = None
+    is_embedder: bool = False
+    hidden_size: int = 0
 
     def check_sequential(self, what: str) -> None:
-        """Raises a SessionError where the model fills masks in, and ``what`` need another one."""
+        """Raises a SessionError where the model does not write from left to right.
+
+        what: What needs that, for the error.
+        """
+        self.check_writes()
         if self.parts.masked is not None:
             raise SessionError(
                 f"{what} need a model that writes from left to right, and this one fills masks in: "
                 "use another model"
+            )
+
+    def check_writes(self) -> None:
+        """Raises a SessionError where the model is an encoder, which writes no texts."""
+        if self.is_embedder:
+            raise SessionError(
+                "this model makes vectors of texts and writes none: ask it for embeddings "
+                "(Engine.embed, POST /v1/embeddings), or use a model that writes"
             )
 
     @property

@@ -74,11 +74,22 @@ class Streams:
         """What lends sequences; abandoned streams give theirs back first.
 
         Raises:
-            SessionError: They are closed, or the model fills masks in.
+            SessionError: They are closed, or the model does not write from left to right.
         """
         if self._loaded is not None:
             self._tidy()
-        self.loaded.check_sequential("suggestions, scores, embeddings and searches")
+        self.loaded.check_sequential("suggestions, scores and searches")
+        return Lending(self.loaded, self._pool, self._scheduler)
+
+    def lending_to_embed(self) -> Lending:
+        """Returns what lends sequences to read texts with, as `lending`.
+
+        Raises:
+            SessionError: They are closed, or the model fills masks in.
+        """
+        if not self.loaded.is_embedder:
+            self.loaded.check_sequential("embeddings")
+        self._tidy()
         return Lending(self.loaded, self._pool, self._scheduler)
 
     def open(
@@ -102,6 +113,7 @@ class Streams:
         loaded = self.loaded
         check_type("config", config, GenerationConfig, "a GenerationConfig or None")
         check_progress(on_progress)
+        loaded.check_writes()
         self._tidy()
         config.check_vocabulary(loaded.model.vocab_size)
         self._predictors.check(config)

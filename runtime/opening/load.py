@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.manifest import (
+    DENSE_NAME,
     TOKENIZER_NAME,
     BundleManifest,
     fingerprint_of,
@@ -44,6 +46,7 @@ from edgedec.system.processors import physical_cores
 
 if TYPE_CHECKING:
     from edgedec.models.final_norm import FinalNorm
+    from edgedec.models.pooling import DenseLayer
     from edgedec.runtime.decoding.unmasking import MaskedModel
     from edgedec.runtime.drafting.draft_kv_maps import DraftKVMaps
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
@@ -189,6 +192,10 @@ def _loaded(
         release=release_model,
         predictor=_find_predictor(opening),
         final_norm=_find_final_norm(folder, opening.entry),
+        embedding=manifest.embedding,
+        dense=_find_dense(folder, manifest),
+        is_embedder=opening.entry.config.is_embedder,
+        hidden_size=opening.entry.config.hidden_size,
     )
 
 
@@ -288,6 +295,23 @@ def _find_final_norm(folder: Path, entry: ModelEntry) -> Callable[[], FinalNorm]
         from edgedec.models.final_norm import read_final_norm
 
         return read_final_norm(path, entry.config)
+
+    return read
+
+
+def _find_dense(
+    folder: Path, manifest: BundleManifest
+) -> Callable[[], tuple[DenseLayer, ...]] | None:
+    embedding = manifest.embedding
+    if embedding is None or not embedding.dense:
+        return None
+    shapes = embedding.dense
+
+    @cache
+    def read() -> tuple[DenseLayer, ...]:
+        from edgedec.models.pooling import read_dense
+
+        return read_dense(folder / DENSE_NAME, shapes)
 
     return read
 
