@@ -47,6 +47,7 @@ def prepare(
         ServeError: The model cannot do what is asked.
         SessionError: The prompt is empty, refused by the chat template, or too long.
     """
+    engine.loaded.check_writes()
     if isinstance(prompt, ChatPrompt):
         found = _chat(engine, prompt, settings, engine.encoder)
     elif isinstance(prompt, InfillPrompt):

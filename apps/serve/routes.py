@@ -22,7 +22,7 @@ from edgedec.apps.serve.surfaces.fields import read_body as read_fields
 from edgedec.apps.serve.surfaces.openai_chat import ChatBody, chat_prompt
 from edgedec.apps.serve.surfaces.surface import json_bytes
 from edgedec.models.errors import SessionError
-from edgedec.runtime.engine.embeddings import Pooling
+from edgedec.runtime.engine.embeddings import embedding_tokens
 from edgedec.runtime.engine.engine import Engine
 
 IsOver = Callable[[], bool]
@@ -210,20 +210,20 @@ class Facts:
     async def embeddings(self, request: Request) -> Response:
         """Turns texts into vectors, as OpenAI does."""
         body = read_fields(EmbeddingsBody, await self._body(request))
-        return await self._worked(request, body.model, _embedding(body, body.pooling or "mean"))
+        return await self._worked(request, body.model, _embedding(body))
 
     async def embed(self, request: Request) -> Response:
         """Turns texts into vectors, as Ollama does."""
         body = read_fields(EmbedBody, await self._body(request))
         return await self._worked(
-            request, body.model, _embedding(body, "mean"), keep_alive_s=body.keep_alive_s
+            request, body.model, _embedding(body), keep_alive_s=body.keep_alive_s
         )
 
     async def old_embed(self, request: Request) -> Response:
         """Turns one text into a vector, as Ollama did first."""
         body = read_fields(OldEmbedBody, await self._body(request))
         return await self._worked(
-            request, body.model, _embedding(body, "mean"), keep_alive_s=body.keep_alive_s
+            request, body.model, _embedding(body), keep_alive_s=body.keep_alive_s
         )
 
     async def _body(self, request: Request) -> bytes:
@@ -238,14 +238,16 @@ class Facts:
 
 
 def _embedding(
-    body: EmbeddingsBody | EmbedBody | OldEmbedBody, pooling: Pooling
+    body: EmbeddingsBody | EmbedBody | OldEmbedBody,
 ) -> Callable[[Engine, IsOver], Any]:
     """Returns what turns the texts of ``body`` into vectors."""
     prompts = body.prompts()
 
     def work(engine: Engine, is_over: IsOver) -> Any:
-        tokens = [engine.encode(prompt.text) for prompt in prompts]
-        vectors = engine.embed(tokens, pooling, is_over)
+        options = body.options_of(engine.embedding)
+        texts = [prompt.text for prompt in prompts]
+        tokens = embedding_tokens(engine.loaded, texts, options)
+        vectors = engine.embed(tokens, options.pooling, is_over, n_dimensions=options.n_dimensions)
         n_tokens = list(map(len, tokens))
         RECORD.get().n_prompt = sum(n_tokens)
         return body.document(n_tokens, vectors)

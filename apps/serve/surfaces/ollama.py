@@ -361,7 +361,9 @@ def shown(offer: Offer) -> Document:
     """Returns what is known of one model."""
     target = offer.manifest.target
     family = target.config.family
-    capabilities = ["completion"]
+    capabilities = [] if target.config.is_embedder else ["completion"]
+    if offer.manifest.embedding is not None:
+        capabilities.append("embedding")
     if offer.has_template:
         capabilities.append("tools")
     if offer.can_infill:

@@ -78,16 +78,15 @@ OLLAMA_OPTIONS: Others = {
     ),
 }
 
-EMBED: Others = {
-    **refused("dimensions", "this model's vectors have one length"),
+OLD_EMBED: Others = {
+    **refused("dimensions", "use /api/embed"),
     **harmless("truncate"),
 }
-"""Ollama's, of requests for vectors: texts that do not fit are refused, whatever is wished."""
+"""Ollama's, of older requests for vectors: a text that does not fit is cut."""
 
 EMBEDDINGS: Others = {
     **NOTES,
-    **harmless("truncate input_type priority cache_salt"),
-    **refused("truncate_prompt_tokens", "texts are not cut", -1),
+    **harmless("priority cache_salt"),
     **refused("messages", "send texts as input"),
     **refused("embed_dtype", "vectors are float32", "float32"),
     **refused("endianness", "vectors are little-endian", "native", "little"),

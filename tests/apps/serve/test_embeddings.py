@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from edgedec import EngineOptions, load
 from edgedec.runtime.engine.engine import Engine
 
 openai = pytest.importorskip("openai")
@@ -36,9 +39,37 @@ def test_openai_s_vectors_are_the_engine_s(server: Any, engine: Engine) -> None:
 def test_ollama_s_vectors_are_the_engine_s(server: Any, engine: Engine) -> None:
     answer = ollama.Client(host=server.url).embed("smollm2", TEXTS)
     assert np.array_equal(np.array(answer.embeddings, np.float32), engine.embed(TEXTS))
+
+
+def test_long_texts_are_cut_where_clients_ask_for_it(
+    smollm2_bundle: Path, make_server: Callable[..., Any]
+) -> None:
+    """Ollama's are, unless it is told not to; OpenAI's are refused, unless fields of others ask."""
+    options = EngineOptions(context=24)
+    server = make_server(load=lambda bundle: load(bundle, options))
+    client, text = ollama.Client(host=server.url), "word " * 40
+    with load(smollm2_bundle, options) as engine:
+        wanted = engine.embed([text], most_tokens=0)[0]
+        short = engine.embed([text], most_tokens=5)[0]
+    assert np.array_equal(np.array(client.embed("smollm2", text).embeddings[0], np.float32), wanted)
+    for ask in (client.embed, client.embeddings):
+        assert ask("smollm2", text)
     with pytest.raises(ollama.ResponseError) as caught:
-        ollama.Client(host=server.url).embed("smollm2", "word " * 9000)
+        client.embed("smollm2", text, truncate=False)
     assert caught.value.status_code == 400
+    for fields, vector in (
+        ({"truncate": True}, wanted),
+        ({"truncate": "END"}, wanted),
+        ({"truncate_prompt_tokens": -1}, wanted),
+        ({"truncate_prompt_tokens": 5}, short),
+    ):
+        status, answer = server.ask("POST", "/v1/embeddings", {"input": text, **fields})
+        assert status == 200
+        assert np.array_equal(np.array(answer["data"][0]["embedding"], np.float32), vector)
+    for fields in ({}, {"truncate": "NONE"}, {"truncate": False}):
+        status, answer = server.ask("POST", "/v1/embeddings", {"input": text, **fields})
+        assert status == 400
+        assert answer["error"]["code"] == "context_length_exceeded"
 
 
 def test_a_batch_of_the_stated_size_is_taken_and_a_larger_one_refused(server: Any) -> None:
@@ -80,7 +111,7 @@ def test_what_changes_nothing_about_vectors_is_taken(
     new = client.embed("smollm2", TEXTS[0], options=options, truncate=False, dimensions=0)
     old = client.embeddings("smollm2", TEXTS[0], options=options, keep_alive="5m")
     openais = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    same = {"normalize": True, "embd_normalize": 2, "truncate": "NONE"}
+    same = {"normalize": True, "embd_normalize": 2, "truncate": "NONE", "input_type": "query"}
     made = openais.embeddings.create(
         model="smollm2", input=TEXTS[0], encoding_format="float", user="me", extra_body=same
     )
@@ -96,7 +127,11 @@ def test_what_changes_nothing_about_vectors_is_taken(
         {"embd_normalize": -1},
         {"embd_normalize": 0},
         {"add_special_tokens": False},
-        {"truncate_prompt_tokens": 8},
+        {"truncate_prompt_tokens": -2},
+        {"truncate": "START"},
+        {"dimensions": 0},
+        {"prompt_name": "query"},
+        {"input_type": "poem"},
         {"messages": [{"role": "user", "content": "a"}]},
         {"embed_dtype": "float16"},
         {"endianness": "big"},
