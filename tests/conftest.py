@@ -173,7 +173,7 @@ def smollm2_gguf(find_model: Callable[[str], Path]) -> Path:
 def smollm2_bundle(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SmolLM2 exported once per test session, weights kept as they are. Do not write into it."""
     bundle = tmp_path_factory.mktemp("bundles") / "smollm2.edgedec"
-    export(ExportConfig(source=str(smollm2_gguf), destination=bundle))
+    export(ExportConfig(str(smollm2_gguf), bundle, has_brought_head=False))
     return bundle
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,11 +73,16 @@ def bench_typing(
     loading = EngineOptions(
         threads=plan.n_threads, context=context, provider=plan.provider, device=plan.device
     )
-    with load(bundle, loading) as engine:
+    with ExitStack() as stack:
+        engine = stack.enter_context(load(bundle, loading))
+        others = {}
+        if manifest.head is not None:
+            headless = load(bundle, replace(loading, head=False))
+            others["edgedec without the head"] = stack.enter_context(headless)
         watch = RunWatch(plan.n_threads)
         found = _type_all(engine, configs, passages)
         noise = watch.noise()
-        against, missing = _against(engine, configs[0], passages, rivals, plan.n_threads)
+        against, missing = _against(engine, configs[0], passages, rivals, plan.n_threads, others)
     document = {
         "bundle": str(bundle),
         "model": manifest.name,
@@ -124,14 +130,15 @@ def _against(
     passages: Sequence[Passage],
     rivals: Rivals,
     n_threads: int,
+    others: Mapping[str, Engine],
 ) -> tuple[list[Row], dict[str, str]]:
-    """Returns what peers take for the same requests, and why some are missing."""
-    if not rivals.modes:
+    """Returns what other engines and peers take for the same requests, and why some are missing."""
+    if not (rivals.modes or others):
         return [], {}
     requests = requests_of(engine, config, passages)
     with ProgressBars(count_amount) as bars:
         return compare(
-            engine, config, requests, rivals, n_threads,
+            engine, config, requests, rivals, n_threads, others,
             lambda n: bars.report("against", n, len(requests)),
         )  # fmt: skip
 

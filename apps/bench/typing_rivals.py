@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -45,19 +45,24 @@ def compare(
     requests: Sequence[Sequence[int]],
     rivals: Rivals,
     n_threads: int,
+    others: Mapping[str, Engine],
     report: Callable[[int], None] = lambda n: None,
 ) -> tuple[list[Row], dict[str, str]]:
-    """Returns a row for edgedec and each peer, and why peers are missing.
+    """Returns a row for edgedec, for other engines and each peer, and why peers are missing.
 
     All answer each request in turn, greedily, with what their KV caches hold of it already.
 
     Args:
+        others: The same model loaded otherwise, by what it is called.
         report: Called with the requests done so far.
     """
     missing: dict[str, str] = {}
     spec = {"threads": n_threads, "context": engine.context, "ids": list(requests[0][:16])}
     with ExitStack() as stack:
-        own = Method(config.method, engine, Asked(ignore_eos=True), keeps_prompts=True)
+        own = {
+            name: Method(config.method, loaded, Asked(ignore_eos=True), keeps_prompts=True)
+            for name, loaded in {"edgedec": engine, **others}.items()
+        }
         workers = {
             runtime.name: worker
             for runtime in rivals.runtimes
@@ -68,7 +73,7 @@ def compare(
             for mode in rivals.modes
             if mode.runtime.name in workers
         ]
-        contestants: list[Contestant] = [own, *peers]
+        contestants: list[Contestant] = [*own.values(), *peers]
         runs: list[list[Run]] = [[] for _ in contestants]
         for i, ids in enumerate(requests):
             report(i)
@@ -76,7 +81,7 @@ def compare(
                 if (run := contestant.run(ids, N_TOKENS)) is not None:
                     done.append(run)
         missing |= {peer.name: peer.error for peer in peers if peer.error is not None}
-    names = ["edgedec", *(peer.name for peer in peers)]
+    names = [*own, *(peer.name for peer in peers)]
     rows = [_row(n, done, runs[0]) for n, done in zip(names, runs, strict=True)]
     return [row for row in rows if row["name"] not in missing], missing
 

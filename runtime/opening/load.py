@@ -121,6 +121,8 @@ def _begin(folder: Path, options: EngineOptions) -> _Opening:
     affinity = Affinity.of(options.affinity, options.threads)
     threads = options.threads or len(affinity.processors) or physical_cores()
     manifest = read_manifest(folder)
+    if not options.head:
+        manifest = replace(manifest, head=None)
     head = manifest.head
     target = manifest.target if head is None or head.joined is None else head.joined
     entry = on_device(target, options.provider, options.device)

@@ -23,6 +23,7 @@ class EngineOptions:
     context: most tokens of prompt and output together; the bundle's own when None.
     draft: another bundle whose model drafts; True for the bundle's own draft model, if it has one,
         False for none. It takes no memory until a method uses it.
+    head: whether the bundle's draft head may draft, if it has one.
     draft_threads: threads of the draft model; as many as the target model's when None.
     prefix_cache_mb: most memory for what earlier prompts left, so that prompts that take turns are
         not computed anew; 0 for none. Nothing is copied before another prompt comes.
@@ -49,6 +50,7 @@ class EngineOptions:
     threads: int | None = None
     context: int | None = None
     draft: bool | str | Path = True
+    head: bool = True
     draft_threads: int | None = None
     prefix_cache_mb: int = 256
     prefix_disk_mb: int = 0
@@ -86,6 +88,7 @@ class EngineOptions:
             check_count(name, getattr(self, name), 0, "0 for none")
         if self.affinity is not None:
             checked_counts("affinity", self.affinity, "processors")
+        check_type("head", self.head, bool, "true or false")
         check_type("is_store_growing", self.is_store_growing, bool, "true or false")
         if not isinstance(self.overlap, str) or self.overlap not in MODES:
             raise ConfigError(f"overlap is {shown(self.overlap)}, expected {', '.join(MODES)}")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from untrained_head import write_untrained_head
 
 from edgedec.apps.bench import typing_job
 from edgedec.apps.bench.keystrokes import (
@@ -26,6 +27,8 @@ from edgedec.apps.bench.typing_job import type_passage
 from edgedec.apps.bench.typing_rivals import requests_of
 from edgedec.apps.peers import PEERS, Runtime
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.tokenizer import Tokenizer
@@ -175,6 +178,25 @@ def test_peers_answer_the_same_requests(
     assert np.isclose(peer["first_times_ours"], 500 / own["first_ms_p50"])
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "openvino cannot keep what it has read" in cli(*asked, "--against", "openvino").error
+
+
+@pytest.mark.e2e
+def test_a_head_is_compared_with_none(
+    cli: Cli, small_model: Path, small_bundle: Path, tmp_path: Path
+) -> None:
+    bundle, head, path = (tmp_path / name for name in ("b.edgedec", "h.safetensors", "notes.txt"))
+    write_untrained_head(head, small_bundle)
+    export(ExportConfig(str(small_model), bundle, head=head))
+    path.write_text("One, two, three, four, five, six, seven, eight.\n" * 30)
+    typing = "--typing", path, "--typed-keys", 12
+    found = cli("bench", bundle, *typing, "-o", "json").json
+    own, bare = found["against"]
+    assert [own["name"], bare["name"]] == ["edgedec", "edgedec without the head"]
+    assert own["n_requests"] == bare["n_requests"] > 1
+    assert bare["same_share"] == 1  # drafts never change the text
+    assert bare["line_times_ours"] == bare["line_ms_p50"] / own["line_ms_p50"]
+    assert "| edgedec without the head |" in cli("bench", bundle, *typing).out
+    assert cli("bench", small_bundle, *typing, "-o", "json").json["against"] == []
 
 
 def test_requests_are_those_of_the_keys_that_change_the_prompt(

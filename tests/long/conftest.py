@@ -47,7 +47,7 @@ def smollm2_pair(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -
         pytest.skip("the compiled kernels are missing")
     bundle = tmp_path_factory.mktemp("long") / "pair.edgedec"
     draft = DraftModelConfig(source=str(smollm2_gguf), quantization="int4", head_size=16384)
-    export(ExportConfig(source=str(smollm2_gguf), destination=bundle, draft=draft))
+    export(ExportConfig(str(smollm2_gguf), bundle, draft=draft, has_brought_head=False))
     return bundle
 
 
@@ -57,7 +57,7 @@ def qwen_pair(find_model: Callable[[str], Path], tmp_path_factory: pytest.TempPa
     target, draft = (find_model(QWEN.format(size)) for size in ("1.5B", "0.5B"))
     bundle = tmp_path_factory.mktemp("long") / "qwen.edgedec"
     config = DraftModelConfig(source=str(draft))
-    export(ExportConfig(source=str(target), destination=bundle, draft=config))
+    export(ExportConfig(str(target), bundle, draft=config, has_brought_head=False))
     return bundle
 
 

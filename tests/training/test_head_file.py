@@ -21,6 +21,9 @@ from edgedec.export.pipeline import export
 from edgedec.models.draft_heads import EXIT, HYDRA, OF_MODEL
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.manifest import read_manifest
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.opening.load import load
+from edgedec.runtime.opening.options import EngineOptions
 
 torch = pytest.importorskip("torch", reason="needs the extra train")
 safetensors = pytest.importorskip("safetensors.numpy", reason="needs safetensors")
@@ -128,6 +131,10 @@ def test_a_model_gets_the_shipped_head_that_was_trained_for_it(
     assert found is not None
     assert found.kind == read_head_file(file).facts.kind
     check_text(tmp_path / "b.edgedec", "auto", 0.0)
+    with load(config.destination, EngineOptions(head=False)) as engine:
+        request = GenerationConfig(max_new_tokens=4, method="eagle")
+        with pytest.raises(ConfigError, match="needs a draft head"):
+            engine.generate([5, 6, 7], request)
     for i, fields in enumerate(
         (
             {"has_brought_head": False},

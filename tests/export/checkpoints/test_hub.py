@@ -15,16 +15,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from untrained_head import write_untrained_head
 
 from edgedec.export.checkpoints.hub import HubName, choose_files
 from edgedec.export.config import ExportConfig
-from edgedec.export.heads.bundle_weights import BundleWeights
-from edgedec.export.heads.head_file import HeadFacts, model_digest, write_head_file
 from edgedec.export.heads.shipped_heads import config_digest
 from edgedec.export.pipeline import export
-from edgedec.models.draft_heads import HYDRA, head_config, head_shapes
 from edgedec.models.errors import CheckpointError
 from edgedec.models.manifest import read_manifest
 
@@ -214,20 +211,12 @@ def make_heads(folder: Path, checkpoint: Path) -> None:
     """Makes a distribution of heads in ``folder`` with a head for ``checkpoint``, untrained."""
     bundle = folder / "bundle"
     export(ExportConfig(str(checkpoint), bundle))
-    target = read_manifest(bundle).target
-    config, ids = target.config, np.arange(0, 64, 2)
-    shapes = head_shapes(head_config(config, len(ids), HYDRA, 2), config.hidden_size, HYDRA)
-    rng = np.random.default_rng(0)
-    weights = {
-        name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
-    }
-    digest = model_digest(BundleWeights(bundle, target), config)
-    facts = HeadFacts(HYDRA, digest, (config.n_layers,), 2, "int8", "none", 9, (0.5, 0.5))
+    config = read_manifest(bundle).target.config
     package = folder / "edgedec_heads"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     path = package / "tiny.safetensors"
-    write_head_file(path, facts, weights, ids)
+    write_untrained_head(path, bundle)
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     (package / "heads.toml").write_text(
         f'[tiny]\nfile = "{path.name}"\nsha256 = "{sha256}"\nconfig = "{config_digest(config)}"\n'

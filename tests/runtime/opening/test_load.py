@@ -235,6 +235,7 @@ def test_bundle_without_template_still_completes_text(smollm2_bundle: Path, tmp_
         (lambda path: edgedec.load(path, EngineOptions(threads=100_000)), "expected at most"),
         (lambda path: edgedec.load(path, EngineOptions(threads=1.5)), "threads is 1.5"),
         (lambda path: edgedec.load(path, EngineOptions(context=-1)), "context is -1"),
+        (lambda path: edgedec.load(path, EngineOptions(head="no")), "head is 'no'"),
         (lambda path: edgedec.load(path, EngineOptions(context=10**6)), "exported for 8192"),
     ],
 )
