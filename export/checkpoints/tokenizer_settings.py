@@ -51,6 +51,8 @@ _GEMMA = TokenizerClass(
 )
 _GPT2 = TokenizerClass({"bos_token": _END, "eos_token": _END, "unk_token": _END})
 _QWEN2 = TokenizerClass({"eos_token": _END, "unk_token": _END, "pad_token": _END})
+_REBUILT = (_LLAMA, _GEMMA, _GPT2, _QWEN2)
+"""Classes that transformers 5 builds anew; their tokens keep no flags that the file had before."""
 _FILE_ALONE = TokenizerClass(adds_blank=None)
 """What transformers 5 writes, and reads with the blank that the file has, whatever is stated."""
 _CLASSES = {
@@ -100,10 +102,23 @@ class TokenizerFiles:
         return self.settings.get("added_tokens_decoder") is None
 
     @property
+    def is_of_version_5(self) -> bool:
+        """Whether transformers 5 wrote them: they say all of what its classes build."""
+        stated = self.settings
+        return stated.get("backend") is not None or isinstance(stated.get(OWN_ROLES), list)
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether transformers builds the tokenizer anew, of the file's vocabulary and merges."""
+        return self.is_of_version_5 and self.tokenizer_class in _REBUILT
+
+    @property
     def tokenizer_class(self) -> TokenizerClass:
         """The class that transformers reads the tokenizer with."""
         stated = self.settings.get("tokenizer_class") or self.config.get("tokenizer_class")
         family = self.config.get("model_type")
+        if self.is_of_version_5 and family == "qwen2":  # whose files often name another class
+            return _QWEN2
         name = stated if isinstance(stated, str) else _CLASS_OF_FAMILY.get(str(family), "")
         return _CLASSES.get(name.removesuffix("Fast").removesuffix("Tokenizer"), TokenizerClass())
 
@@ -158,6 +173,8 @@ def with_settings(text: str, files: TokenizerFiles, vocab_size: int) -> str:
     before = json.dumps([document.get(part) for part in parts])
     _add_tokens(document, files, vocab_size)
     first = document.get("pre_tokenizer") or {}
+    if files.is_rebuilt and first.get("type") == "Sequence":
+        first = first["pretokenizers"][-1]
     adds_blank = files.settings.values.get("add_prefix_space", files.tokenizer_class.adds_blank)
     is_stated = adds_blank is not None and files.tokenizer_class is not _FILE_ALONE
     if first.get("type") == "ByteLevel" and is_stated:  # null leaves it to the file
@@ -195,7 +212,10 @@ def opening_ids(tokenizer: Tokenizer, files: TokenizerFiles) -> tuple[int, ...]:
 
     Tokens that a post-processor puts behind it are left out: a prompt goes on.
     """
+    is_stated = any(key in files.settings.values for key in ("add_bos_token", "add_eos_token"))
     adds_bos = files.tokenizer_class.adds_bos
+    if files.is_of_version_5:
+        adds_bos = False if is_stated else None
     if adds_bos is not None:
         if not files.settings.values.get("add_bos_token", adds_bos):  # null is no
             return ()
@@ -220,7 +240,12 @@ def template_variables(
 ) -> dict[str, str | tuple[str, ...]]:
     """Returns what transformers lets a chat template name: the tokens by their roles."""
     roles = files.roles()
-    if tokenizer.padding and "pad_token" not in files.stated_roles():
+    names_padding = files.is_rebuilt and files.tokenizer_class is _GPT2  # as none
+    if (
+        tokenizer.padding
+        and not names_padding
+        and "pad_token" not in {**roles, **files.stated_roles()}
+    ):
         roles["pad_token"] = tokenizer.padding["pad_token"]
     known = {role: t for role, t in roles.items() if tokenizer.token_to_id(t) is not None}
     more = tuple(files.additional())
@@ -256,11 +281,13 @@ def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int
         is_ordinary = content in files.added.values and content not in special
         usual = {**dict.fromkeys(_FLAGS, False), "normalized": is_ordinary}
         flags = flags or of_roles.get(content) or usual
-        was_special = (
-            is_known and added[content]["special"]
-        )  # and the library hides it from then on
+        # The library hides a special token from then on.
+        was_special = is_known and added[content]["special"] and not files.is_rebuilt
         is_special = flags["special"] or content in special or was_special
-        if is_known and flags["normalized"] and not added[content]["normalized"]:
+        if files.is_rebuilt and files.tokenizer_class is _QWEN2 and content in special:
+            flags = dict.fromkeys(_FLAGS, False)
+        is_changed = is_known and not files.is_rebuilt
+        if is_changed and flags["normalized"] and not added[content]["normalized"]:
             # The library goes on finding it in text as it was.
             earlier += [added[content]] if was_special else []
             flags = flags if was_special else added[content]
@@ -283,7 +310,9 @@ def _stated_tokens(files: TokenizerFiles) -> dict[str, dict[str, bool] | None]:
         ids = {text: files.added.integer(text) for text in files.added.values}
         found |= dict.fromkeys(sorted(ids, key=ids.__getitem__))
     flags = {} if files.is_legacy else files.flags_of_roles()
-    for text in (*files.roles().values(), *files.additional()):
+    roles = files.roles()
+    own = [text for role, text in roles.items() if role not in ROLES]
+    for text in (*(roles[role] for role in roles if role in ROLES), *files.additional(), *own):
         found.setdefault(text, flags.get(text))
     return {**found, **files.flags_of_additional()}
 

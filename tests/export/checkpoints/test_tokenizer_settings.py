@@ -458,6 +458,68 @@ def test_a_blank_of_a_file_of_transformers_5(make_folder: Any, stated: dict[str,
     assert ids == make_tokenizer(prefix_space=True).encode("dog").ids
 
 
+OF_VERSION_5: dict[str, tuple[Any, dict[str, Any], list[int]]] = {
+    # name: post-processor, tokenizer_config.json, the opening of 5.24
+    "Llama's class adds nothing": (None, {"tokenizer_class": "LlamaTokenizer", **S}, []),
+    "the file's opening": (opening("<s>"), {"tokenizer_class": "LlamaTokenizer", **S}, [0]),
+    "one that is not bos": (opening("<unk>"), {"tokenizer_class": "LlamaTokenizer"}, [4]),
+    "stated": (None, {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, **S}, [0]),
+    "an end is stated": (
+        opening("<s>"), {"tokenizer_class": "LlamaTokenizer", "add_eos_token": False}, []
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_VERSION_5)
+def test_files_of_transformers_5_open_as_it_opens_them(make_folder: Any, name: str) -> None:
+    post, config, ids = OF_VERSION_5[name]
+    config = {"backend": "tokenizers", **config}
+    folder = make_folder(make_tokenizer(post), {}, tokenizer_config=config)
+    assert list(HuggingFaceTexts(folder).special.opening_ids) == ids
+
+
+@pytest.mark.parametrize(
+    ("config", "pad"),
+    [
+        ({"tokenizer_class": "Qwen2Tokenizer", "bos_token": None}, None),
+        ({"tokenizer_class": "GPT2Tokenizer", "backend": "tokenizers"}, None),
+        ({"tokenizer_class": FAST, "pad_token": None}, None),
+        ({"tokenizer_class": FAST}, "<pad>"),
+    ],
+)
+def test_padding_names_a_token_where_nothing_else_does(
+    make_folder: Any, config: dict[str, Any], pad: str | None
+) -> None:
+    """As transformers 4.57 and 5.24 read it. Qwen's class names a token that is not there."""
+    folder = make_folder(padded(), {}, tokenizer_config=config)
+    assert HuggingFaceTexts(folder).special.variables.get("pad_token") == pad
+
+
+def test_the_class_of_qwen2_holds_in_files_of_transformers_5(make_folder: Any) -> None:
+    def split(prefix_space: bool) -> Tokenizer:
+        made = make_tokenizer(prefix_space=prefix_space)
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        made.pre_tokenizer = pre_tokenizers.Sequence([digits, made.pre_tokenizer])
+        return made
+
+    config = {"backend": "tokenizers", "tokenizer_class": "TokenizersBackend",
+              "add_prefix_space": True}  # fmt: skip
+    folder = make_folder(split(prefix_space=False), {"model_type": "qwen2"},
+                         tokenizer_config=config)  # fmt: skip
+    ours = Tokenizer.from_str(HuggingFaceTexts(folder).tokenizer_json())
+    assert ours.encode("dog 1").ids == split(prefix_space=True).encode("dog 1").ids
+    assert ours.encode("dog 1").ids != split(prefix_space=False).encode("dog 1").ids
+
+
+def test_additional_tokens_are_added_before_those_of_a_model(make_folder: Any) -> None:
+    config = {"tokenizer_class": FAST, "extra_special_tokens": {"image_token": "<image>"},
+              "additional_special_tokens": ["<more>"]}  # fmt: skip
+    compare(make_folder(make_tokenizer(), {}, tokenizer_config=config))
+    folder = make_folder(make_tokenizer(), {}, tokenizer_config=config)
+    ours = Tokenizer.from_str(HuggingFaceTexts(folder).tokenizer_json())
+    assert ours.token_to_id("<more>") < ours.token_to_id("<image>")
+
+
 def compare(folder: Path) -> None:
     """Compares ids, the text of special tokens, and what templates may name."""
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
