@@ -6,6 +6,7 @@ quantisers produce and what packing consumes. The packed byte layout belongs to 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -132,6 +133,17 @@ class PlainTensor:
         outer: npt.NDArray[np.float16], inner: npt.NDArray[np.generic], n_inner: int
     ) -> npt.NDArray[np.float32]:
         return np.repeat(outer.astype(np.float32), n_inner, axis=1) * inner.astype(np.float32)
+
+
+def joined(parts: Sequence[PlainTensor], fmt: QuantFormat) -> PlainTensor:
+    """Returns matrices one below the other; those of another format than ``fmt`` as floats."""
+    if len(parts) == 1 and parts[0].format == fmt:
+        return parts[0]
+    if any(part.format != fmt for part in parts):
+        return PlainTensor(fmt, np.concatenate([part.dequantize() for part in parts]))
+    names = ("codes", "scale", "minimum", "sub_scale", "sub_minimum")
+    whole = ([getattr(part, name) for part in parts] for name in names)
+    return PlainTensor(fmt, *(np.concatenate(arrays) for arrays in whole))
 
 
 def _spread(per_group: npt.NDArray[np.float32], group: int, k: int) -> npt.NDArray[np.float32]:

@@ -1,7 +1,6 @@
 """Matrices of whole numbers with a scale for each group of a row: MLX, compressed-tensors.
 
-Sources: ml-explore/mlx ``mlx.core.quantize`` and ``dequantize`` (definition, MIT),
-vllm-project/compressed-tensors ``compressors/quantized_compressors`` (layouts, Apache-2.0).
+Source: vllm-project/compressed-tensors ``compressors/quantized_compressors`` (layouts, Apache-2.0).
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.intp]
 
 _GROUP = 32
-_WORD_BITS = 32
-_MLX_BITS = (2, 3, 4, 5, 6, 8)
+WORD_BITS = 32
 _WITH_MINIMUM = {2: "q4_1", 3: "q4_1", 4: "q4_1", 5: "q5_1", 6: "q8_1", 8: "q8_1"}
 _CENTRED = {2: "q4_0", 4: "q4_0", 8: "q8_0"}
 """Bits of a code -> the smallest format that holds it."""
@@ -89,7 +87,7 @@ class GroupedMatrix:
         stored, k = self.codes.values()[rows], self.shape[1]
         if self.codes.type == "I8":
             return stored.astype(np.int16) + 128
-        return _unpacked(stored, self.n_bits, k).astype(np.int16)
+        return unpacked(stored, self.n_bits, k).astype(np.int16)
 
     @cached_property
     def _scale(self) -> Floats:
@@ -111,7 +109,7 @@ class GroupedMatrix:
         if self.zeros.type == "I8":
             return self.zeros.values().reshape(self.shape[0], -1).astype(np.int16) + 128
         words = np.ascontiguousarray(self.zeros.values().T)
-        return _unpacked(words, self.n_bits, self.shape[0]).T.astype(np.int16)
+        return unpacked(words, self.n_bits, self.shape[0]).T.astype(np.int16)
 
     @cached_property
     def _group_of(self) -> Rows:
@@ -140,7 +138,7 @@ def _fits_half(values: Floats) -> bool:
         return bool((values.astype(np.float16).astype(np.float32) == values).all())
 
 
-def _unpacked(words: npt.NDArray[Any], n_bits: int, k: int) -> npt.NDArray[np.uint8]:
+def unpacked(words: npt.NDArray[Any], n_bits: int, k: int) -> npt.NDArray[np.uint8]:
     """Returns the first ``k`` codes of each row of words, whose lowest bits come first."""
     rows = np.ascontiguousarray(words).view(np.uint8).reshape(len(words), -1)
     if n_bits == 8:
@@ -151,36 +149,6 @@ def _unpacked(words: npt.NDArray[Any], n_bits: int, k: int) -> npt.NDArray[np.ui
     return np.asarray((bits * weights).sum(axis=2, dtype=np.uint8)[:, :k])
 
 
-def mlx_matrix(found: dict[str, Any], stem: str, config: Fields) -> GroupedMatrix:
-    """Returns the matrix ``stem`` of a directory of MLX, and takes its parts out of ``found``.
-
-    Raises:
-        CheckpointError: Parts are missing or do not fit each other.
-        UnsupportedModelError: It is packed in another mode than affine.
-    """
-    stated = config.table("quantization", config.get("quantization_config"))
-    own = stated.get(stem)
-    settings = stated.table(stem) if isinstance(own, dict) else stated
-    settings.refuse("mode", "affine")
-    n_bits, size = settings.integer("bits"), settings.integer("group_size", least=1)
-    if n_bits not in _MLX_BITS:
-        settings.fail("bits", n_bits, f"one of {', '.join(map(str, _MLX_BITS))}")
-    codes, scales, minimums = _parts(found, stem, ("weight", "scales", "biases"))
-    if len(codes.shape) != 2:
-        raise UnsupportedModelError(
-            f"{stem}.weight has shape {list(codes.shape)} and is quantised, expected a matrix: "
-            "dequantise experts with mlx_lm.convert --dequantize"
-        )
-    n, k = codes.shape[0], codes.shape[1] * _WORD_BITS // n_bits
-    expected = (n, k // size)
-    if k % size or not (scales.shape == minimums.shape == expected) or scales.is_raw:
-        raise CheckpointError(
-            f"{stem}: scales of shape {list(scales.shape)} and biases of {list(minimums.shape)} "
-            f"do not fit a matrix of {[n, k]} in groups of {size}; fetch it again"
-        )
-    return GroupedMatrix(codes, (n, k), n_bits, scales, minimums)
-
-
 def compressed_matrix(found: dict[str, Any], stem: str, config: Fields) -> GroupedMatrix:
     """Returns a matrix of compressed-tensors, and takes its parts out of ``found``.
 
@@ -189,7 +157,7 @@ def compressed_matrix(found: dict[str, Any], stem: str, config: Fields) -> Group
         UnsupportedModelError: It has other bits than 2, 4 or 8.
     """
     is_packed = f"{stem}.weight_packed" in found
-    codes, scales = _parts(
+    codes, scales = taken_parts(
         found, stem, ("weight_packed" if is_packed else "weight", "weight_scale")
     )
     shape, zeros, groups = (
@@ -206,7 +174,7 @@ def compressed_matrix(found: dict[str, Any], stem: str, config: Fields) -> Group
     fits = len(codes.shape) == 2 and codes.shape[0] == n and not scales.is_raw and n_groups > 0
     fits = fits and scales.shape in ((n, n_groups), (n,), (1,), (), (1, 1)) and k % n_groups == 0
     if fits and zeros is not None:
-        packed = (-(-n // (_WORD_BITS // n_bits)), n_groups)
+        packed = (-(-n // (WORD_BITS // n_bits)), n_groups)
         fits = zeros.shape in ((packed,) if is_packed else ((n, n_groups), (n,), (1,)))
     if groups is not None:
         values = groups.values()
@@ -223,7 +191,7 @@ def _compressed_bits(stem: str, config: Fields, codes: StoredTensor, k: int) -> 
     """Returns the bits of a code, which the width of the words tells."""
     width = codes.shape[-1]
     for n_bits in _CENTRED:
-        if width == -(-k // (_WORD_BITS // n_bits)):
+        if width == -(-k // (WORD_BITS // n_bits)):
             return n_bits
     raise UnsupportedModelError(
         f"{config.origin}: {stem} has {width} words for {k} weights, expected 2, 4 or 8 bits each: "
@@ -231,7 +199,12 @@ def _compressed_bits(stem: str, config: Fields, codes: StoredTensor, k: int) -> 
     )
 
 
-def _parts(found: dict[str, Any], stem: str, parts: Sequence[str]) -> list[StoredTensor]:
+def taken_parts(found: dict[str, Any], stem: str, parts: Sequence[str]) -> list[StoredTensor]:
+    """Returns the tensors of a matrix, which are taken out of ``found``.
+
+    Raises:
+        CheckpointError: One is missing.
+    """
     names = [f"{stem}.{part}" for part in parts]
     if missing := [name for name in names if name not in found]:
         raise CheckpointError(

@@ -17,6 +17,7 @@ from edgedec.export.checkpoints.class_sizes import with_class_sizes
 from edgedec.export.checkpoints.draft_layer import WeightPlaces, find_draft_layer, why_left_out
 from edgedec.export.checkpoints.hub import PICKLES, TEMPLATE_FILES
 from edgedec.export.checkpoints.json_files import read_fields, read_text
+from edgedec.export.checkpoints.mlx_matrices import mlx_places, with_mlx_experts
 from edgedec.export.checkpoints.published import (
     SAMPLING_KEYS,
     TEMPLATE_NAMES,
@@ -54,7 +55,7 @@ from edgedec.export.checkpoints.tokenizer_settings import (
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
 from edgedec.models.families import find_family, hf_scales, refuse_packing, unread_weights
 from edgedec.models.fields import Fields
-from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
+from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, joined
 from edgedec.models.weights import check_layers, check_weights
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -278,6 +279,7 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         try:
             if self._fields.text("model_type") in _STACKED_EXPERTS:
                 stored_tensors = with_single_experts(stored_tensors)
+            stored_tensors = with_mlx_experts(stored_tensors)
             self._tensors = with_usual_names(with_bare_names(gather(stored_tensors, self._fields)))
             if self._fields.get("tie_word_embeddings") is not False:
                 self._tensors = with_shared_embedding(self._tensors)
@@ -289,9 +291,10 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             self.config = family.read_hf(fields).without(suppressed)
             check_layers(self.config, len(shapes))
             weights, scales = family.weights(self.config), hf_scales(self.config, fields)
+            places = mlx_places({ours: w.hf for ours, w in weights.items()}, self._tensors)
             self._map = {
-                ours: (weight.shape, dataclasses.replace(weight.hf, scales=scales.get(ours, ())))
-                for ours, weight in weights.items()
+                ours: (weights[ours].shape, dataclasses.replace(hf, scales=scales.get(ours, ())))
+                for ours, hf in places.items()
             }
             ignorable |= unread_weights(self.config)
             if self.config.is_head_tied:
@@ -325,7 +328,8 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
     def format(self, name: str) -> QuantFormat:
         """Returns the storage format of the matrix ``name``."""
         source = self._map[name][1]
-        return FORMATS["f32"] if source.scales else self._tensors[source.names[0]].format
+        formats = {self._tensors[each].format for each in source.names}
+        return FORMATS["f32"] if source.scales or len(formats) > 1 else formats.pop()
 
     def stand_in(self, name: str) -> QuantFormat | None:
         """Returns the format that stands in for that of the matrix ``name``."""
@@ -333,7 +337,8 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         tensor = self._tensors[source.names[0]]
         if isinstance(tensor, StoredTensor):
             return None
-        return FORMATS["q8_0"] if source.scales else tensor.stand_in
+        is_float = self.format(name).is_float
+        return FORMATS["q8_0"] if is_float and not tensor.format.is_float else tensor.stand_in
 
     def rows(self, name: str, start: int, stop: int) -> PlainTensor:
         """Returns rows [start, stop) of the matrix ``name``."""
@@ -354,10 +359,27 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             source = dataclasses.replace(source, is_transposed=False)
             return first.plain(source.take(every, n_rows, start, stop))
         if not isinstance(first, StoredTensor):
-            return first.plain(source.take(np.arange(first.shape[0]), n_rows, start, stop))
+            return self._quantised_rows(name, start, stop)
         values = [tensor.values() for tensor in tensors if isinstance(tensor, StoredTensor)]
         stored = values[0] if source.names == (source.name,) else values
         return PlainTensor(first.format, source.take(stored, n_rows, start, stop))
+
+    def _quantised_rows(self, name: str, start: int, stop: int) -> PlainTensor:
+        """Returns rows of a matrix, or of the matrices of experts one below the other."""
+        (n_rows, *_), source = self._map[name]
+        stored = (self._tensors[each] for each in source.names)
+        tensors = [tensor for tensor in stored if not isinstance(tensor, StoredTensor)]
+        counts = [tensor.shape[0] for tensor in tensors]
+        first = np.cumsum([0, *counts])
+        every = [np.arange(n) + start_of for n, start_of in zip(counts, first, strict=False)]
+        rows = source.take(every if source.n_experts else every[0], n_rows, start, stop)
+        owners = np.searchsorted(first, rows, "right") - 1
+        parts = [
+            tensor.plain(rows[owners == i] - first[i])
+            for i, tensor in enumerate(tensors)
+            if (owners == i).any()
+        ]
+        return joined(parts or [tensors[0].plain(rows)], self.format(name))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """Returns the norm weight or bias ``name``."""
@@ -466,11 +488,4 @@ def _check_floats(
         if source.n_folded > 1 and not isinstance(tensors[source.name], StoredTensor):
             raise UnsupportedModelError(
                 f"{name} is quantised, expected floats: start from the float checkpoint"
-            )
-        stored = [tensors[each] for each in source.names if each in tensors]
-        readable = (StoredTensor, Fp4Experts)
-        if source.n_experts and not all(isinstance(one, readable) for one in stored):
-            raise UnsupportedModelError(
-                f"{name} is a mixture of experts, quantised already, expected "
-                "floats: start from the float checkpoint"
             )

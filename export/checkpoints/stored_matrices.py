@@ -18,12 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.checkpoints.gguf_codes import plain_mxfp4
-from edgedec.export.checkpoints.grouped_matrices import (
-    GroupedMatrix,
-    compressed_matrix,
-    mlx_matrix,
-)
+from edgedec.export.checkpoints.grouped_matrices import GroupedMatrix, compressed_matrix
+from edgedec.export.checkpoints.mlx_matrices import FloatGroups, mlx_matrix
 from edgedec.export.checkpoints.safetensors_file import StoredTensor
+from edgedec.export.checkpoints.small_floats import fp8_table
 from edgedec.export.checkpoints.table_matrices import STATES, TableMatrix, table_matrix
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields
@@ -58,27 +56,12 @@ class Fp8Matrix:
 
     def plain(self, rows: Rows) -> PlainTensor:
         """Returns some rows as floats."""
-        table = _fp8_table(5 if self.values.type == "F8_E5M2" else 4)
+        table = fp8_table(5 if self.values.type == "F8_E5M2" else 4)
         height, width = self.block
         floats = PlainTensor(self.scale.format, self.scale.values()).dequantize()
         by_block = floats.reshape(-(-self.shape[0] // height), -1)
         scale = np.repeat(by_block[rows // height], width, axis=1)[:, : self.shape[1]]
         return PlainTensor(self.format, table[self.values.values()[rows]] * scale)
-
-
-def _fp8_table(exponent_bits: int) -> Floats:
-    """Returns the values of all bytes; E4M3 has no infinities, one NaN of each sign."""
-    codes = np.arange(256)
-    n_mantissa = 7 - exponent_bits
-    exponent = codes >> n_mantissa & (1 << exponent_bits) - 1
-    mantissa = (codes & (1 << n_mantissa) - 1) / (1 << n_mantissa)
-    bias = (1 << exponent_bits - 1) - 1
-    values = np.where(
-        exponent == 0, mantissa * 2.0 ** (1 - bias), (1 + mantissa) * 2.0 ** (exponent - bias)
-    )
-    last = exponent == (1 << exponent_bits) - 1
-    values = np.where(last & ((exponent_bits == 5) | (mantissa == 7 / 8)), np.nan, values)
-    return np.where(codes & 0x80, -values, values).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -203,7 +186,7 @@ class Fp4Experts:
         return plain_mxfp4(self.format, codes, exponents)
 
 
-QuantisedMatrix = Fp8Matrix | PackedMatrix | GroupedMatrix | TableMatrix | Fp4Experts
+QuantisedMatrix = Fp8Matrix | PackedMatrix | GroupedMatrix | FloatGroups | TableMatrix | Fp4Experts
 
 
 def gather(

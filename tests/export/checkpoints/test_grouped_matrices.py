@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
-from edgedec.export.checkpoints.grouped_matrices import mlx_matrix
+from edgedec.export.checkpoints.mlx_matrices import mlx_matrix
 from edgedec.export.checkpoints.safetensors_file import read_tensors
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
@@ -150,7 +150,8 @@ def test_what_of_mlx_is_not_read(tmp_path: Path) -> None:
         assert len(str(caught.value).splitlines()) == 1
         return str(caught.value)
 
-    assert "mode is 'mxfp4', only 'affine'" in refusal(UnsupportedModelError, mode="mxfp4")
+    assert "mode is 'mxfp9', only 'affine' or" in refusal(UnsupportedModelError, mode="mxfp9")
+    assert "do not fit a matrix of [300, 256]" in refusal(mode="mxfp4", group_size=None)
     assert "bits is 7, expected one of 2, 3, 4" in refusal(bits=7)
     assert "do not fit a matrix of [300, 256] in groups of 32" in refusal(group_size=32)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -260,3 +261,82 @@ def test_directories_of_bitsandbytes(tmp_path: Path, kind: str, is_nested: bool)
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"missing tensor .*up_proj.weight.absmax"):
         open_checkpoint(str(tmp_path))
+
+
+def recorded(part: str) -> dict[str, Any]:
+    """Returns the tensors of `mlx_experts.npz`, which MLX 0.32 packed and unpacked."""
+    with np.load(Path(__file__).with_name("mlx_experts.npz")) as stored:
+        return {name.partition(".")[2]: stored[name] for name in stored if name.startswith(part)}
+
+
+@pytest.mark.parametrize(("mode", "held"), [("mxfp4", "q5_0"), ("nvfp4", "f32"), ("mxfp8", "f32")])
+def test_small_floats_of_mlx(tmp_path: Path, mode: str, held: str) -> None:
+    parts = recorded(mode)
+    expected = parts.pop("expected")
+    tensors = {f"m.{part}": torch.from_numpy(values) for part, values in parts.items()}
+    save_file(tensors, tmp_path / "m")
+    config = Fields({"quantization": {"mode": mode}}, "config.json", CheckpointError)
+    matrix = mlx_matrix(dict(read_tensors(tmp_path / "m")), "m", config)
+    assert matrix.format.name == held
+    rows = np.array([3, 0, 31])
+    np.testing.assert_array_equal(matrix.plain(rows).dequantize(), expected[rows])
+
+
+EXPERTS = {
+    "qwen3_moe": (
+        "mlp.switch_mlp",
+        "mlp.gate",
+        {"num_experts": 2, "moe_intermediate_size": 32, "head_dim": 32},
+    ),
+    "mixtral": ("block_sparse_moe.switch_mlp", "block_sparse_moe.gate", {"num_local_experts": 2}),
+    "granitemoe": (
+        "block_sparse_moe.switch_mlp",
+        "block_sparse_moe.router.layer",
+        {"num_local_experts": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("is_quantised", [True, False])
+@pytest.mark.parametrize("family", EXPERTS)
+def test_stacked_experts_of_mlx(tmp_path: Path, family: str, is_quantised: bool) -> None:
+    """Names are those that mlx-lm 0.32 writes; it leaves the size of groups null in mixtures."""
+    stem, router, own = EXPERTS[family]
+    parts = recorded("experts")
+    expected = parts.pop("expected")
+    stacked = {name: torch.from_numpy(values) for name, values in parts.items()}
+    if not is_quantised:
+        stacked = {"weight": torch.from_numpy(expected)}
+    layer, hidden = "model.layers.0", 64
+    tensors = {
+        f"{layer}.{stem}.{p}.{k}": v for p in ("gate_proj", "up_proj") for k, v in stacked.items()
+    }
+    tensors[f"{layer}.{stem}.down_proj.weight"] = torch.randn(2, hidden, 32) * 0.05
+    tensors[f"{layer}.{router}.weight"] = torch.randn(2, hidden)
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        tensors[f"{layer}.self_attn.{name}.weight"] = torch.randn(hidden, hidden)
+    if family == "qwen3_moe":
+        tensors |= {f"{layer}.self_attn.{n}_norm.weight": torch.ones(32) for n in "qk"}
+    norms = ("model.norm", f"{layer}.input_layernorm", f"{layer}.post_attention_layernorm")
+    tensors |= {f"{name}.weight": torch.ones(hidden) for name in norms}
+    tensors["model.embed_tokens.weight"] = torch.randn(300, hidden)
+    save_file(
+        {name: value.contiguous().clone() for name, value in tensors.items()},
+        tmp_path / "model.safetensors",
+    )
+    of_gates = {f"{layer}.{stem}.gate_proj": {"group_size": None, "bits": 4, "mode": "affine"}}
+    config = {
+        **CONFIG, **own, "model_type": family, "hidden_size": hidden, "intermediate_size": 32,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "num_experts_per_tok": 1,
+        "num_hidden_layers": 1, "tie_word_embeddings": True,
+        "quantization": {"group_size": 64, "bits": 4, **of_gates},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    checkpoint = open_checkpoint(str(tmp_path))
+    for part in ("gate_proj", "up_proj"):
+        name = f"layers.0.mlp.experts.{part}.weight"
+        got = float_rows(checkpoint, name, 0, 64)
+        np.testing.assert_allclose(got, expected.reshape(64, hidden), rtol=1e-6, atol=1e-8)
+        np.testing.assert_array_equal(float_rows(checkpoint, name, 20, 45), got[20:45])
+        stand_in = checkpoint.stand_in(name)
+        assert (stand_in.name if stand_in else None) == ("q8_0" if is_quantised else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.small_floats import fp8_table
 from edgedec.export.quantising.quantise import Quantized, measure_errors
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import matrices
 from edgedec.models.weights import float_rows
 
 torch = pytest.importorskip("torch", reason="needs the dev extra")
-from safetensors.torch import save_file  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 HIDDEN, INNER, HEADS, VOCAB = 256, 384, 4, 300
 SHAPES = {
@@ -89,13 +91,11 @@ def test_fp8(tmp_path: Path, scales: str, dtype: torch.dtype) -> None:
 
 
 def test_all_fp8_values() -> None:
-    from edgedec.export.checkpoints.stored_matrices import _fp8_table
-
     for bits, dtype in ((4, torch.float8_e4m3fn), (5, torch.float8_e5m2)):
         expected = torch.arange(256, dtype=torch.uint8).view(dtype).float().numpy()
         finite = np.isfinite(expected)
-        np.testing.assert_array_equal(_fp8_table(bits)[finite], expected[finite])
-        assert not np.isfinite(_fp8_table(bits)[~finite]).any()
+        np.testing.assert_array_equal(fp8_table(bits)[finite], expected[finite])
+        assert not np.isfinite(fp8_table(bits)[~finite]).any()
 
 
 def codes(weight: torch.Tensor, group: int, is_symmetric: bool, n_bits: int = 4) -> Any:
@@ -191,6 +191,54 @@ def test_packed_matrices(tmp_path: Path, pack: Packer, stated: Any, held: str) -
     errors = measure_errors(checkpoint, Quantized(checkpoint, "keep"))
     assert len(errors) == (len(SHAPES) if held == "f32" else 0)
     assert set(expected) < set(matrices(checkpoint.config))
+
+
+def in_experts(pack: Packer, n: int) -> Packer:
+    """Returns a packer that packs a module for each of ``n`` experts, where it is of an MLP."""
+
+    def many(weight: torch.Tensor, module: str) -> dict[str, torch.Tensor]:
+        if not module.startswith("mlp."):
+            return pack(weight, module)
+        found, whole = {}, []
+        for expert, rows in enumerate([weight * (i + 1) for i in range(n)]):
+            parts = pack(rows, module)
+            whole.append(parts.pop("expected"))
+            found |= {f"{expert}:{part}": tensor for part, tensor in parts.items()}
+        return {**found, "expected": torch.cat(whole)}
+
+    return many
+
+
+@pytest.mark.parametrize(
+    ("pack", "stated", "held"),
+    [
+        (gptq(128, has_bias=True), GPTQ, "q4_0"),
+        (awq(128), AWQ, "q5_0"),
+        (fp8("blocks"), {"quant_method": "fp8", "weight_block_size": [128, 128]}, "f32"),
+    ],
+)
+def test_quantised_experts(tmp_path: Path, pack: Packer, stated: Any, held: str) -> None:
+    """As Qwen3's mixtures are published: a matrix for each expert."""
+    expected = write(tmp_path, in_experts(pack, 3), **stated)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name in list(tensors):
+        match = re.fullmatch(r"(.+\.mlp)\.(\w+)\.([0-9]+):(.+)", name)
+        if match:
+            stem, module, expert, part = match.groups()
+            tensors[f"{stem}.experts.{expert}.{module}.{part}"] = tensors.pop(name)
+    layer = "model.layers.0"
+    tensors[f"{layer}.mlp.gate.weight"] = torch.randn(3, HIDDEN)
+    tensors |= {f"{layer}.self_attn.{name}_norm.weight": torch.ones(64) for name in "qk"}
+    save_file(tensors, tmp_path / "model.safetensors")
+    own = {"num_experts": 3, "num_experts_per_tok": 1, "moe_intermediate_size": INNER}
+    config = {**CONFIG, **own, "model_type": "qwen3_moe", "quantization_config": stated}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "head_dim": 64}))
+    checkpoint = open_checkpoint(str(tmp_path))
+    for name, values in expected.items():
+        ours = name.replace(".mlp.", ".mlp.experts.")
+        assert checkpoint.format(ours).name == held
+        np.testing.assert_array_equal(float_rows(checkpoint, ours, 0, len(values)), values)
+        np.testing.assert_array_equal(float_rows(checkpoint, ours, 99, 120), values[99:120])
 
 
 def test_gptq_with_bits_for_each_module(tmp_path: Path) -> None:

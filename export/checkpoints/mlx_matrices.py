@@ -1,0 +1,173 @@
+"""Matrices of MLX directories: whole numbers or small floats in groups, experts stacked.
+
+Sources: ml-explore/mlx ``mlx.core.quantize`` and ``dequantize`` (definition, MIT),
+ml-explore/mlx-lm ``models/switch_layers.py`` (names of experts, MIT).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.export.checkpoints.gguf_codes import plain_mxfp4
+from edgedec.export.checkpoints.grouped_matrices import (
+    WORD_BITS,
+    GroupedMatrix,
+    taken_parts,
+    unpacked,
+)
+from edgedec.export.checkpoints.safetensors_file import StoredTensor
+from edgedec.export.checkpoints.small_floats import FP4_VALUES, fp8_table
+from edgedec.models.errors import CheckpointError
+from edgedec.models.fields import Fields
+from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
+from edgedec.models.weights import SourceWeight
+
+Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.intp]
+
+_AFFINE = "affine"
+_BITS = (2, 3, 4, 5, 6, 8)
+_USUAL = {_AFFINE: (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}
+"""Mode -> weights of a group, bits of a code, where they are not stated."""
+_EXPONENT_BIAS = 127
+_N_AXES = 3  # of tensors that stack experts
+_STACK = re.compile(
+    r"(.+)\.(?:switch_mlp|experts)\.((?:gate|up|down)_proj\.(?:weight|scales|biases))"
+)
+_FIRST_EXPERT = re.compile(r"layers\.([0-9]+)\.(\w+)\.experts\.0\.((?:gate|up|down)_proj\.weight)$")
+_EXPERTS_BIAS = re.compile(r"layers\.([0-9]+)\.(\w+)\.experts\.((?:gate|up|down)_proj\.bias)$")
+_OUR_EXPERTS = re.compile(r"layers\.([0-9]+)\.mlp\.experts\.(\w+\.\w+)")
+_EXPERT = re.compile(r"\.experts\.[0-9]+\.")
+
+
+@dataclass(frozen=True)
+class FloatGroups:
+    """Weights ``scale * code``, where codes are floats of 4 or 8 bits, and so are scales.
+
+    codes: [N, W] words that hold codes from their lowest bits on. scales: bytes [N, groups].
+    """
+
+    codes: StoredTensor
+    shape: tuple[int, ...]
+    mode: str
+    scales: StoredTensor
+
+    @property
+    def format(self) -> QuantFormat:
+        """The smallest format that holds it to the last bit; floats if none does."""
+        return FORMATS["q5_0" if self.mode == "mxfp4" else "f32"]
+
+    @property
+    def stand_in(self) -> QuantFormat | None:
+        """The format that stands in for floats."""
+        return FORMATS["q8_0"] if self.format.is_float else None
+
+    def plain(self, rows: Rows) -> PlainTensor:
+        """Returns some rows."""
+        n_bits = _USUAL[self.mode][1]
+        codes = unpacked(self.codes.values()[rows], n_bits, self.shape[1])
+        scales = self.scales.values()[rows]
+        if self.mode == "mxfp4":
+            return plain_mxfp4(self.format, codes, scales)
+        values = (FP4_VALUES if n_bits == 4 else fp8_table(4))[codes]
+        if self.mode == "nvfp4":
+            factors = fp8_table(4)[scales]
+        else:
+            factors = np.ldexp(np.float32(1), scales.astype(np.int32) - _EXPONENT_BIAS)
+        size = self.shape[1] // scales.shape[1]
+        return PlainTensor(self.format, values * np.repeat(factors, size, axis=1))
+
+
+MlxMatrix = GroupedMatrix | FloatGroups
+
+
+def mlx_matrix(found: dict[str, Any], stem: str, config: Fields) -> MlxMatrix:
+    """Returns the matrix ``stem`` of a directory of MLX, and takes its parts out of ``found``.
+
+    Raises:
+        CheckpointError: Parts are missing or do not fit each other.
+        UnsupportedModelError: It is packed in a mode that is not known.
+    """
+    settings = _settings(stem, config)
+    mode = settings.get("mode") or _AFFINE
+    settings.refuse("mode", *_USUAL)
+    usual_size, usual_bits = _USUAL[mode]
+    n_bits = settings.optional("bits", settings.integer) or usual_bits
+    size = settings.optional("group_size", settings.integer) or usual_size
+    known = _BITS if mode == _AFFINE else (usual_bits,)
+    if n_bits not in known:
+        settings.fail("bits", n_bits, f"one of {', '.join(map(str, known))}")
+    if size < 1:
+        settings.fail("group_size", size, "1 or more")
+    names = ("weight", "scales", "biases") if mode == _AFFINE else ("weight", "scales")
+    codes, scales, *minimums = taken_parts(found, stem, names)
+    n, k = codes.shape[0], codes.shape[-1] * WORD_BITS // n_bits
+    has_scales = scales.type == "U8" if mode != _AFFINE else not scales.is_raw
+    fits = len(codes.shape) == 2 and not k % size and has_scales
+    if not fits or any(part.shape != (n, k // size) for part in (scales, *minimums)):
+        shapes = " and ".join(str(list(part.shape)) for part in (scales, *minimums))
+        raise CheckpointError(
+            f"{stem}: scales or biases of shape {shapes} do not fit a matrix of {[n, k]} in groups "
+            f"of {size}; fetch it again"
+        )
+    if mode != _AFFINE:
+        return FloatGroups(codes, (n, k), mode, scales)
+    return GroupedMatrix(codes, (n, k), n_bits, scales, *minimums)
+
+
+def _settings(stem: str, config: Fields) -> Fields:
+    """Returns what config.json says of the matrix ``stem``, or of all."""
+    stated = config.table("quantization", config.get("quantization_config"))
+    for name in (stem, _EXPERT.sub(".switch_mlp.", stem), _EXPERT.sub(".experts.", stem)):
+        if isinstance(stated.get(name), dict):
+            return stated.table(name)
+    return stated
+
+
+def with_mlx_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Returns ``tensors`` with one for each expert, in place of those that MLX stacks.
+
+    They are called ``X.experts.N.gate_proj.weight``, and so on.
+    """
+    found: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        match = _STACK.fullmatch(name)
+        if match is None or len(tensor.shape) != _N_AXES:
+            found[name] = tensor
+            continue
+        n_experts, *shape = tensor.shape
+        n_bytes = math.prod(shape) * tensor.dtype.itemsize
+        for expert in range(n_experts):
+            found[f"{match[1]}.experts.{expert}.{match[2]}"] = dataclasses.replace(
+                tensor, shape=tuple(shape), offset=tensor.offset + expert * n_bytes
+            )
+    return found
+
+
+def mlx_places(
+    places: Mapping[str, SourceWeight], stored: Collection[str]
+) -> dict[str, SourceWeight]:
+    """Returns ``places`` of our weights with those of experts where MLX has them.
+
+    It gives gates, up and down projections tensors of their own, whatever the publisher does.
+    """
+    found, firsts = dict(places), {}
+    for name in stored:
+        if match := _FIRST_EXPERT.search(name):
+            firsts[match[1], match[3]] = name.replace(".experts.0.", ".experts.{expert}.")
+        elif match := _EXPERTS_BIAS.search(name):
+            firsts[match[1], match[3]] = name
+    for ours, place in places.items():
+        match = _OUR_EXPERTS.fullmatch(ours)
+        theirs = match and firsts.get((match[1], match[2]))
+        if theirs and place.names[0] not in stored:
+            found[ours] = SourceWeight(theirs, place.n_experts)
+    return found
