@@ -67,6 +67,9 @@ class Checkpoint(Published, WeightSource, Protocol):
         None where `format` is that of the file, to the last bit. Otherwise `rows` returns floats.
         """
 
+    def unwritten(self) -> tuple[str, ...]:
+        """Returns a line for each tensor that a download seems to have left in part; reads all."""
+
 
 class EditedCheckpoint:
     """A checkpoint that others edit by overriding; by itself it is the one it wraps."""
@@ -142,6 +145,10 @@ class EditedCheckpoint:
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """Returns the norm weight or bias ``name``."""
         return self._checkpoint.vector(name)
+
+    def unwritten(self) -> tuple[str, ...]:
+        """Returns a line for each tensor that a download seems to have left in part."""
+        return self._checkpoint.unwritten()
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""

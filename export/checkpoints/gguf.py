@@ -21,6 +21,7 @@ from edgedec.export.checkpoints.published import (
     usable,
 )
 from edgedec.export.checkpoints.sentence_files import PublishedEmbedding
+from edgedec.export.checkpoints.unwritten import StoredBytes, find_unwritten
 from edgedec.models.config import MAX_LAYERS
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
 from edgedec.models.families import (
@@ -173,6 +174,13 @@ class GgufCheckpoint:
         is_whole = _without_ones(tensor.shape) == _without_ones(shape)
         values = values.reshape(shape if is_whole else tensor.shape)
         return source.values(np.array(source.take(values, shape[0]), np.float32)).reshape(shape)
+
+    def unwritten(self) -> tuple[str, ...]:
+        """Returns a line for each tensor that a download seems to have left in part."""
+        return find_unwritten(
+            StoredBytes(t.file, t.name, t.offset, t.n_bytes, t.rows().shape[-1])
+            for t in self._tensors.values()
+        )
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -52,6 +53,7 @@ from edgedec.export.checkpoints.tokenizer_settings import (
     template_variables,
     with_settings,
 )
+from edgedec.export.checkpoints.unwritten import StoredBytes, find_unwritten
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
 from edgedec.models.families import find_family, hf_scales, refuse_packing, unread_weights
 from edgedec.models.fields import Fields
@@ -276,6 +278,7 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             if _DRAFT_PART.strip(".") not in stored.split(".")
         }
         self._files = {id(tensor.file): tensor.file for tensor in stored_tensors.values()}
+        self._stored = all_tensors
         try:
             if self._fields.text("model_type") in _STACKED_EXPERTS:
                 stored_tensors = with_single_experts(stored_tensors)
@@ -388,6 +391,14 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
         assert isinstance(tensor, StoredTensor)  # the others have two dimensions
         values = source.take(tensor.values(), n_rows)
         return source.values(np.array(PlainTensor(tensor.format, values).dequantize(), np.float32))
+
+    def unwritten(self) -> tuple[str, ...]:
+        """Returns a line for each tensor that a download seems to have left in part."""
+        return find_unwritten(
+            StoredBytes(t.file, name, t.offset, t.n_bytes, t.n_bytes // math.prod(t.shape[:-1]))
+            for name, t in self._stored.items()
+            if t.n_bytes
+        )
 
     def release(self) -> None:
         """Drops mapped pages of what was read."""

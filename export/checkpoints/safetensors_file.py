@@ -55,13 +55,17 @@ class StoredTensor:
         """Whether the values are codes that need others to become weights."""
         return self.type in _RAW_TYPES
 
+    @property
+    def n_bytes(self) -> int:
+        """Size of the values in the file."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
     def values(self) -> npt.NDArray[Any]:
         """Returns the values in their stored type, without a copy (bfloat16 as its bits).
 
         Of float64 they are rounded to float32.
         """
-        n_bytes = math.prod(self.shape) * self.dtype.itemsize
-        stored = self.file.view(self.offset, n_bytes).view(self.dtype).reshape(self.shape)
+        stored = self.file.view(self.offset, self.n_bytes).view(self.dtype).reshape(self.shape)
         return stored.astype(np.float32) if self.type == "F64" else stored
 
 

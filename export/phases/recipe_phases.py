@@ -22,7 +22,7 @@ from edgedec.export.phases.trimmed_head import TrimmedHead
 from edgedec.export.quantising.calibration.phase import calibrate
 from edgedec.export.quantising.quantise import Quantized, measure_errors
 from edgedec.export.verifying.verify import N_TOKENS, check_error, check_spread, verify_logits
-from edgedec.export.verifying.weights_check import check_weights_read
+from edgedec.export.verifying.weights_check import INTERRUPTED, check_weights_read
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.families import matrices
 from edgedec.models.final_norm import write_final_norm
@@ -149,6 +149,7 @@ def check_weights(model: RecipeModel) -> None:
     found = check_weights_read(model.source, model.source.name, model.report)
     model.weights = {"n_matrices": found.n_matrices, "n_vectors": found.n_vectors}
     model.warnings += found.warnings(model.source.name)
+    model.warnings += [f"{line}: {INTERRUPTED}" for line in model.source.unwritten()]
 
 
 def quantise(model: RecipeModel) -> None:

@@ -26,6 +26,9 @@ The latter are padded with rows of zeros in healthy models.
 _FETCH_AGAIN = "fetch it again, and compare its checksum with the publisher's"
 
 
+INTERRUPTED = f"the download of the model seems to have been interrupted: {_FETCH_AGAIN}"
+
+
 @dataclass
 class WeightsCheck:
     """What was seen of a checkpoint's weights.

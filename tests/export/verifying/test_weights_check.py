@@ -156,3 +156,27 @@ def test_what_was_looked_at(make_gguf: GgufMaker, tmp_path: Path) -> None:
     vectors = 2 * LAYERS + 1
     looked_at = {"n_matrices": MATRICES, "n_vectors": vectors}
     assert done.manifest.verification["weights"] == looked_at
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_K"])
+def test_the_last_bytes_were_not_written(make_gguf: GgufMaker, tmp_path: Path, kind: str) -> None:
+    source = make_gguf("llama", kind)
+    reader = gguf.GGUFReader(source)
+    last = max(reader.tensors, key=lambda tensor: tensor.data_offset)
+    data = bytearray(source.read_bytes())
+    end = int(last.data_offset + last.n_bytes)
+    n_bytes = int(last.n_bytes) * 3 // 2 // int(last.shape[-1])  # a row and a half
+    data[end - n_bytes : end] = bytes(n_bytes)
+    source.write_bytes(data)
+    (warning,) = exported(source, tmp_path).warnings
+    assert f"tensor {last.name} is zeros in parts of its rows" in warning
+    assert f"to byte {end} of the file" in warning
+    assert "interrupted" in warning
+
+
+@pytest.mark.robustness
+def test_a_file_that_is_too_short(make_gguf: GgufMaker, tmp_path: Path) -> None:
+    source = make_gguf("llama")
+    source.write_bytes(source.read_bytes()[:-100])
+    assert "fetch it again" in refusal(source, tmp_path)
