@@ -15,10 +15,10 @@ from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.run.command import read_prompt
 from edgedec.models.graph import N_TOP
-from edgedec.runtime.config import SuggestConfig
-from edgedec.runtime.engine.suggestions import Completion
+from edgedec.runtime.config.suggestion import SuggestConfig
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
+from edgedec.runtime.search.suggestions import Completion
 
 _HEADING = "  first  average  completion"
 

@@ -11,7 +11,7 @@ from edgedec.autocomplete.document import Document
 from edgedec.autocomplete.layout import PromptLayout
 from edgedec.autocomplete.offer import Offer
 from edgedec.autocomplete.repeats import without_repeats
-from edgedec.runtime.config import SuggestConfig
+from edgedec.runtime.config.suggestion import SuggestConfig
 from edgedec.runtime.decoding.strategy import TARGET
 from edgedec.runtime.engine.engine import Engine
 

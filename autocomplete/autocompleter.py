@@ -22,8 +22,9 @@ from edgedec.autocomplete.offer import Offer, TypingCounts
 from edgedec.autocomplete.reading import Reading
 from edgedec.models.errors import EdgedecError, SessionError
 from edgedec.runtime.backends import running_passes as running_passes
-from edgedec.runtime.config import GenerationConfig, SuggestConfig
+from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.checks import check_callable, check_type
+from edgedec.runtime.config.suggestion import SuggestConfig
 from edgedec.runtime.engine.engine import Engine
 from edgedec.system.power import PowerSource
 

@@ -14,8 +14,7 @@ from edgedec.models.graph import (
     V_RING,
     KVLayout,
 )
-from edgedec.models.kv_formats import KV_PANEL
-from edgedec.models.kv_sizes import kv_block_nbytes, kv_row_nbytes
+from edgedec.models.kv_formats import KV_PANEL, kv_block_nbytes, kv_row_nbytes
 
 RING_ROOM = 512
 """Rows that a ring has besides those of the window: for a pass of prefill, several times over, so

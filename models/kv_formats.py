@@ -6,13 +6,14 @@ drawn in kernels/src/kernels.h.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 
 KV_PANEL = 16
@@ -197,3 +198,18 @@ def kv_panels_of_rows(row_type: np.dtype[Any]) -> KVPanels:
     """Returns the panels that rows of numbers of ``row_type`` are from."""
     found = (kv_format.panels for kv_format in KV_FORMATS.values())
     return next(panels for panels in found if panels and panels.row_type == row_type)
+
+
+def kv_row_nbytes(
+    config: ModelConfig, kv_format: str, layers: Collection[int] | None = None
+) -> int:
+    """Returns the bytes that one token takes in ``layers``, in all that keep some when None."""
+    panels = kv_panels_of(kv_format)
+    kept = config.kv_layers if layers is None else layers
+    blocks = (panels.block_nbytes(config.head_size_of(i)) for i in kept)
+    return 2 * config.n_kv_heads * sum(blocks) // KV_PANEL
+
+
+def kv_block_nbytes(config: ModelConfig, kv_format: str) -> int:
+    """Returns the bytes of 16 keys of one head, in the first layer that keeps some."""
+    return kv_panels_of(kv_format).block_nbytes(config.head_size_of(config.kv_layers[0]))

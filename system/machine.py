@@ -8,8 +8,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedec.system import _linux, _macos, _windows
+from edgedec.system import _linux
 from edgedec.system.processors import allowed_processors, processors
+
+if sys.platform == "win32":
+    from edgedec.system import _windows
+elif sys.platform == "darwin":
+    from edgedec.system import _macos
 
 # Flags worth knowing for quantised matrix kernels, as /proc/cpuinfo spells them.
 _NOTABLE_FLAGS = (
@@ -109,4 +114,6 @@ def _cpuinfo() -> dict[str, str]:
 def _processor_name() -> str:
     if sys.platform == "win32":
         return _windows.processor_name()
-    return _macos.sysctl("machdep.cpu.brand_string") if sys.platform == "darwin" else ""
+    if sys.platform == "darwin":
+        return _macos.sysctl("machdep.cpu.brand_string")
+    return ""

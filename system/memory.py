@@ -10,7 +10,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from edgedec.system import _linux, _windows
+from edgedec.system import _linux
+
+if sys.platform == "win32":
+    from edgedec.system import _windows
 
 _MAP_NORESERVE = 0x4000
 """Of Linux; `mmap` has it from Python 3.13 on."""

@@ -6,7 +6,12 @@ import sys
 import time
 from pathlib import Path
 
-from edgedec.system import _linux, _macos, _windows
+from edgedec.system import _linux
+
+if sys.platform == "win32":
+    from edgedec.system import _windows
+elif sys.platform == "darwin":
+    from edgedec.system import _macos
 
 _POWER_SUPPLY = Path("/sys/class/power_supply")
 _LOOK_S = 5.0

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from edgedec.system import _windows
+if sys.platform == "win32":
+    from edgedec.system import _windows
+
 
 APART: dict[str, Any] = {"start_new_session": True}
 """Options of `subprocess.Popen`: the process leads a group that `end_group` ends."""

@@ -9,7 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgedec.system import _linux, _macos, _windows
+from edgedec.system import _linux
+
+if sys.platform == "win32":
+    from edgedec.system import _windows
+elif sys.platform == "darwin":
+    from edgedec.system import _macos
 
 _FEW = 2
 """Fast cores that are too few to compute alone, so that the next kind of core joins them."""

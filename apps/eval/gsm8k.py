@@ -16,8 +16,8 @@ from decimal import Decimal
 from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine.answers import final_number, last_number
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.search.answers import final_number, last_number
 
 _QUESTION = """\
 {question}

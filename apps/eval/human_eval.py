@@ -19,8 +19,8 @@ from dataclasses import replace
 from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine.best_of import corrected
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.search.best_of import corrected
 from edgedec.system.sandbox.programs import Limits, run_program
 
 _QUESTION = """\

@@ -20,11 +20,11 @@ from edgedec.apps.measuring.at_once import announced_n_at_once
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import BATCH
-from edgedec.runtime.engine.best_of import BestOf, Iterate
 from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.engine.planned import Planned
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.stream import Piece
+from edgedec.runtime.search.best_of import BestOf, Iterate
+from edgedec.runtime.search.planned import Planned
 
 _WARMUP_TOKENS = 4
 

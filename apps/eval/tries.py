@@ -8,9 +8,9 @@ from typing import Self
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine.answers import final_number
-from edgedec.runtime.engine.best_of import (
-    MAX_TRIES,
+from edgedec.runtime.config.generation import MAX_TRIES
+from edgedec.runtime.search.answers import final_number
+from edgedec.runtime.search.best_of import (
     ByTests,
     Chooser,
     Iterate,
@@ -19,7 +19,7 @@ from edgedec.runtime.engine.best_of import (
     Weighted,
     find_chooser,
 )
-from edgedec.runtime.engine.planned import Planned
+from edgedec.runtime.search.planned import Planned
 from edgedec.runtime.text.prompt import Prompt
 
 BEST_OF = "best-of"

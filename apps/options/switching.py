@@ -13,7 +13,6 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import PREDICTED
 from edgedec.runtime.config.switching import AUTO, BILD, SwitchConfig
-from edgedec.runtime.decoding.verifiers import find_verifier
 
 SWITCHING = "Switching between two models"
 APPROXIMATE = (
@@ -167,5 +166,8 @@ def tell_if_approximate(request: GenerationConfig) -> None:
         note(DECIDES_SEVERAL)
     if request.prefill == PREDICTED:
         note(READS_PREDICTED)
-    if not find_verifier(request.verifier).is_lossless:
-        note(PLAUSIBLE)
+    if request.verifier is not None:
+        from edgedec.runtime.decoding.verifiers import find_verifier
+
+        if not find_verifier(request.verifier).is_lossless:
+            note(PLAUSIBLE)

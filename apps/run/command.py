@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,24 +22,24 @@ from edgedec.apps.options.template_variables import (
     with_template_variables,
 )
 from edgedec.apps.options.text_files import stated_text
-from edgedec.apps.run.aligned import write_aligned
-from edgedec.apps.run.beams import BeamOptions, write_beams
+from edgedec.apps.run.beams import BeamOptions
 from edgedec.apps.run.draft_colours import OriginColours
 from edgedec.apps.run.piped_text import with_piped_text
 from edgedec.apps.run.provisional import PieceWriter
-from edgedec.apps.run.quoting import write_quote
 from edgedec.apps.run.thoughts import ThoughtWriter
-from edgedec.apps.run.tries import TryOptions, warm, write_best
+from edgedec.apps.run.tries import TryOptions, warm
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.methods.method_parts import AUTO
 from edgedec.runtime.sequences.prefill import Progress
 from edgedec.runtime.text.prompt import Prompt
 from edgedec.system.files import read_text
+
+if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
+    from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 
 _CUT_OFF = 3  # exit code
 
@@ -185,10 +185,12 @@ def run(
     variables = parse_template_variables(asking.template_var)
     _check_together(asking, keeping, shown, tries, beams, grammar)
     quoted = None if asking.quote is None else stated_text(asking.quote)
-    replay = None if keeping.adapt is None else ReplayBuffer.made(keeping.adapt, bundle)
+    replay = _replay_buffer(keeping.adapt, bundle)
     with ProgressBars(count_amount) as bars, keeping.load(bundle, loading, bars.report) as engine:
         keeping.begin(engine, is_silent=json)
         if quoted is not None:
+            from edgedec.apps.run.quoting import write_quote
+
             write_quote(engine, text, quoted, bars, is_json=json)
             return
         given = asking.given(engine, text)
@@ -196,15 +198,30 @@ def run(
         asked = with_template_variables(asked, engine, variables)
         is_warm = request.temperature is not None
         if beams.beams is not None:
+            from edgedec.apps.run.beam_search import write_beams
+
             ids = engine.encode(given, variables)
             write_beams(engine, ids, beams, asked.max_new_tokens, is_json=json)
         elif tries.best_of is not None:
+            from edgedec.apps.run.best_try import write_best
+
             write_best(engine, given, text, warm(asked, is_warm), tries, bars, is_json=json)
         elif grammar.grammar_aligned is not None:
+            from edgedec.apps.run.aligned import write_aligned
+
             asked = warm(asked, is_warm, 1.0)
             write_aligned(engine, given, asked, grammar.grammar_aligned, is_json=json)
         else:
             _write_one(engine, given, asked, keeping, replay, shown, bars, is_json=json)
+
+
+def _replay_buffer(folder: Path | None, bundle: Path) -> ReplayBuffer | None:
+    """Returns what keeps texts for `train adapt`, if a folder is named for them."""
+    if folder is None:
+        return None
+    from edgedec.runtime.engine.replay_buffer import ReplayBuffer
+
+    return ReplayBuffer.made(folder, bundle)
 
 
 def _check_together(

@@ -7,7 +7,7 @@ import time
 from edgedec.apps.console.progress import ProgressBars
 from edgedec.apps.console.terminal import note, print_json, write_out
 from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.engine.quoting import Quote
+from edgedec.runtime.search.quoting import Quote
 
 
 def write_quote(

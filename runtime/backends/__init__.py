@@ -11,7 +11,6 @@ from pathlib import Path
 
 from edgedec.models.errors import BundleError
 from edgedec.models.graph import ANY_TRIPLE
-from edgedec.models.installation import install_command
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.sequences.affinity import Affinity
@@ -167,5 +166,7 @@ def _what_installs(error: ImportError, kind: GraphKind) -> str:
     if (package := kind.packages.get(error.name or "")) is not None:
         return f"pip install {package}"
     if error.name in kind.imports:
+        from edgedec.models.installation import install_command
+
         return install_command(kind.extra)
     raise error

@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
@@ -19,23 +19,24 @@ from edgedec.models.graph import (
     KV_PARTS,
     LAYER_GATES,
     GraphContract,
+    KVLayout,
     past_port,
 )
-from edgedec.models.kv_formats import kv_panels_of
-from edgedec.models.kv_sizes import kv_block_nbytes, kv_row_nbytes
-from edgedec.runtime.backends._encoder import SourceRows
+from edgedec.models.kv_formats import kv_block_nbytes, kv_panels_of, kv_row_nbytes
 from edgedec.runtime.backends._graph_checks import check_recurrent_layers
 from edgedec.runtime.backends._kv_cache import Array, PanelArena
 from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
-from edgedec.runtime.backends._recurrent import RecurrentState
-from edgedec.runtime.backends.trust import check_trusted
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Float32, MtpRows, Rows
 from edgedec.runtime.sequences.state import KVRows
 from edgedec.runtime.sequences.token_tree import TokenTree
+
+if TYPE_CHECKING:  # few models have them
+    from edgedec.runtime.backends._encoder import SourceRows
+    from edgedec.runtime.backends._recurrent import RecurrentState
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +63,8 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
     def __init__(self, graph: GraphToRun) -> None:
         bundled = graph.path.parents[1] / BUNDLED_KERNELS
         if not kernels.has_library() and bundled.is_file():
+            from edgedec.runtime.backends.trust import check_trusted
+
             check_trusted(bundled)
             kernels.lend_library(bundled)
         if not kernels.has_library():
@@ -146,6 +149,15 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
         raise NotImplementedError
 
 
+def _recurrent_state(config: ModelConfig, kv: KVLayout) -> RecurrentState | None:
+    """Returns what recurrent layers keep; None where a model has none."""
+    if not config.recurrent_layers:
+        return None
+    from edgedec.runtime.backends._recurrent import RecurrentState
+
+    return RecurrentState(config, kv)
+
+
 class InPlaceKVCache(Generic[R]):
     """A `SequenceState` whose rows the graph writes in place.
 
@@ -157,7 +169,7 @@ class InPlaceKVCache(Generic[R]):
         config, kv = model.config, model.contract.kv
         self._model = model
         self.caches = model.new_caches(context)
-        self.recurrent = RecurrentState(config, kv) if config.recurrent_layers else None
+        self.recurrent = _recurrent_state(config, kv)
         self._layer_gates = np.ones(2 * config.n_layers, np.int64)
         self._has_closed = False  # gates, by the latest pass
         self._bind_anew()

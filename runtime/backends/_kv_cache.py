@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
-from edgedec.models.kv_formats import KV_PANEL, kv_panels_of
-from edgedec.models.kv_sizes import kv_row_nbytes
+from edgedec.models.kv_formats import KV_PANEL, kv_panels_of, kv_row_nbytes
 from edgedec.runtime.backends._slots import Run
 from edgedec.runtime.sequences.state import KVRows
 from edgedec.system.memory import discard_pages, memory_bytes, zeroed_pages

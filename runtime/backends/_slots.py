@@ -5,6 +5,7 @@ from __future__ import annotations
 from threading import RLock
 from typing import NamedTuple, Protocol
 
+from edgedec.models.errors import SessionError
 from edgedec.models.kv_formats import KV_PANEL
 
 _MAX_READ = 3
@@ -34,11 +35,15 @@ class Run(NamedTuple):
 
 
 class Slots:
-    """The slots of an arena. A slot is free when no text owns it and none reads it."""
+    """The slots of an arena. A slot is free when no text owns it and none reads it.
+
+    That is checked whenever a text has moved, shared or ended.
+    """
 
     def __init__(self, memory: Memory, n_slots: int) -> None:
         self.memory = memory
         self.lock = RLock()  # texts are closed wherever the last reference to them ends
+        self._n_slots = n_slots
         self._free = list(reversed(range(n_slots)))
         self._owned: set[int] = set()
         self.readers: dict[int, dict[int, int]] = {}  # slot -> text -> panels
@@ -72,6 +77,16 @@ class Slots:
         """Returns how many of the first panels of a slot are read by others than its owner."""
         return max(self.readers.get(slot, {}).values(), default=0)
 
+    def check(self) -> None:
+        """Raises a SessionError where a slot is free and in use, or neither."""
+        free, used = set(self._free), self._owned | self.readers.keys()
+        is_whole = free.isdisjoint(used) and free | used == set(range(self._n_slots))
+        if not is_whole or len(free) < len(self._free) or not all(self.readers.values()):
+            raise SessionError(
+                f"{self._n_slots} slots contradict one another: {sorted(self._free)} are free, "
+                f"{sorted(used)} are in use. This is a fault of edgedec: close the engine"
+            )
+
     def _tidy(self, slot: int) -> None:
         n_read = self.n_read(slot)
         self.memory.discard(slot, n_read)
@@ -98,6 +113,7 @@ class TextSlots:
             for slot in self._foreign():
                 self._slots.unread(slot, self._number)
             self._slots.leave(self._own)
+            self._slots.check()
 
     def share(self, other: TextSlots, n_tokens: int) -> None:
         """Makes the first tokens of another text those of this one; all else is lost."""
@@ -140,6 +156,7 @@ class TextSlots:
             slots.unread(slot, self._number)
         if self._own != old:
             slots.leave(old)
+        slots.check()
 
     def _foreign(self) -> set[int]:
         return {run.slot for run in self.runs} - {self._own}

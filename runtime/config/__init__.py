@@ -3,7 +3,6 @@
 from edgedec.runtime.config.generation import CONSTRAINTS, GenerationConfig
 from edgedec.runtime.config.sampling import GREEDY_BELOW, SamplingConfig
 from edgedec.runtime.config.speculation import MAX_DRAFT_LEN, SpeculationConfig
-from edgedec.runtime.config.suggestion import SuggestConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.config.unmasking import UnmaskConfig
 
@@ -14,7 +13,6 @@ __all__ = [
     "GenerationConfig",
     "SamplingConfig",
     "SpeculationConfig",
-    "SuggestConfig",
     "SwitchConfig",
     "UnmaskConfig",
 ]

@@ -38,6 +38,10 @@ INTERACTIVE, BATCH = "interactive", "batch"
 PRIORITIES = (INTERACTIVE, BATCH)
 
 
+MAX_TRIES = 256
+"""At one answer: each is a text with a KV cache of its own while it is written."""
+
+
 def check_n_likeliest(name: str, value: Any) -> None:
     """Raises a ConfigError unless so many of the likeliest tokens can be reported."""
     check_count(name, value, 0, f"at most {MAX_LOGPROBS}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from edgedec.runtime.drafting.draft_tree import DraftTree
+if TYPE_CHECKING:
+    from edgedec.runtime.drafting.draft_tree import DraftTree
 
 
 @dataclass

@@ -11,7 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.config import GenerationConfig, SuggestConfig
+from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.checks import (
     check_type,
     checked_counts,
@@ -20,7 +20,6 @@ from edgedec.runtime.config.checks import (
 from edgedec.runtime.config.generation import BATCH
 from edgedec.runtime.config.settings import with_settings
 from edgedec.runtime.decoding.strategy import DecodingStrategy
-from edgedec.runtime.engine.conversation import Conversation
 from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.stream import Stream
@@ -37,14 +36,16 @@ if TYPE_CHECKING:  # imported where they are needed: each import delays a first 
 
     from edgedec.models.pooling import EmbeddingConfig, Pooling
     from edgedec.runtime.config.settings import Settings
-    from edgedec.runtime.engine.aligned import Aligned
-    from edgedec.runtime.engine.beam_texts import Beam
-    from edgedec.runtime.engine.best_of import BestOf, Chooser
+    from edgedec.runtime.config.suggestion import SuggestConfig
+    from edgedec.runtime.engine.conversation import Conversation
     from edgedec.runtime.engine.many import OnResult
-    from edgedec.runtime.engine.quoting import Quote
-    from edgedec.runtime.engine.suggestions import Completion
     from edgedec.runtime.methods.draft_source import DraftSource
     from edgedec.runtime.sampling.logprobs import TokenLogprob
+    from edgedec.runtime.search.aligned import Aligned
+    from edgedec.runtime.search.beam_texts import Beam
+    from edgedec.runtime.search.best_of import BestOf, Chooser
+    from edgedec.runtime.search.quoting import Quote
+    from edgedec.runtime.search.suggestions import Completion
     from edgedec.runtime.sequences.rows import Float32
 
 
@@ -219,14 +220,14 @@ class Engine:
             chooser: What chooses: ``vote`` (the answer given most often), ``weighted`` (votes
                 count by the tries' probability), ``rpc`` (the same without improbable tries),
                 ``likelihood`` (the likeliest text), or a `Chooser` such as
-                `runtime.engine.best_of.ByTests`.
+                `runtime.search.best_of.ByTests`.
             on_progress: Called with the place of a try and its result, as they finish.
 
         Raises:
             ConfigError: All tries would be alike, or there is no such chooser.
             SessionError: As for `stream`.
         """
-        from edgedec.runtime.engine.tries import best_of
+        from edgedec.runtime.search.tries import best_of
 
         return best_of(
             self.streams, prompt, n, chooser, self._of_batch(config, settings), on_progress
@@ -254,7 +255,7 @@ class Engine:
             ConfigError: There is no grammar, or something else changes the model's distribution.
             SessionError: As for `stream`.
         """
-        from edgedec.runtime.engine.aligned import generate_aligned
+        from edgedec.runtime.search.aligned import generate_aligned
 
         asked = self._asked(config, settings)
         ids = self.encode(prompt, asked.template_variables)
@@ -301,7 +302,7 @@ class Engine:
             SessionError: The prompt is empty or longer than the context, or the engine is closed.
             ConfigError: ``n_top`` makes no sense.
         """
-        from edgedec.runtime.engine.scores import score
+        from edgedec.runtime.search.scores import score
 
         return score(self.streams.lending, prompt, n_top, is_over)
 
@@ -318,7 +319,7 @@ class Engine:
             SessionError: The prompt is empty, it does not fit with a continuation, or the engine
                 is closed.
         """
-        from edgedec.runtime.engine.scores import score_continuations
+        from edgedec.runtime.search.scores import score_continuations
 
         return score_continuations(self.streams.lending, prompt, continuations)
 
@@ -378,7 +379,7 @@ class Engine:
         Raises:
             SessionError: The prompt is empty, too long with its completions, or the engine closed.
         """
-        from edgedec.runtime.engine.suggestions import suggest
+        from edgedec.runtime.search.suggestions import suggest
 
         return suggest(self.streams.lending, prompt, config, on_progress)
 
@@ -402,7 +403,7 @@ class Engine:
             ConfigError: The question or the text is blank, or ``max_tokens`` makes no sense.
             SessionError: The question leaves no room for the text, or the engine is closed.
         """
-        from edgedec.runtime.engine.quoting import quote
+        from edgedec.runtime.search.quoting import quote
 
         return quote(self.streams.lending, question, text, max_tokens, on_progress)
 
@@ -430,7 +431,7 @@ class Engine:
             SessionError: Prompt and texts do not fit the context, the bundle's graph cannot compute
                 them side by side, or the engine is closed.
         """
-        from edgedec.runtime.engine.beam_texts import find_beams
+        from edgedec.runtime.search.beam_texts import find_beams
         from edgedec.runtime.search.beams import BeamConfig
 
         config = BeamConfig(n_beams, n_groups, diversity, length_penalty, max_new_tokens)
@@ -457,6 +458,8 @@ class Engine:
         Raises:
             SessionError: The bundle has no chat template, or a message is none.
         """
+        from edgedec.runtime.engine.conversation import Conversation
+
         if not self.has_chat_template:
             raise SessionError(
                 "this bundle has no chat template: use generate or stream with plain text"

@@ -23,15 +23,13 @@ def tokenizer_sha256(manifest: BundleManifest) -> str:
     return manifest.files[TOKENIZER_NAME].sha256
 
 
-def find_store(path: str | Path | None, manifest: BundleManifest) -> NgramStore | None:
-    """Returns the store at ``path``, which is made if there is none; None where there is no path.
+def open_store(path: str | Path, manifest: BundleManifest) -> NgramStore:
+    """Returns the store at ``path``, which is made if there is none.
 
     Raises:
         ConfigError: ``path`` is no place for a store.
         BundleError: The file is something else, damaged, or of another version or tokenizer.
     """
-    if path is None:
-        return None
     from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
 
     return NgramStore.open(path, tokenizer_sha256(manifest))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +21,13 @@ from edgedec.models.manifest import (
     read_manifest,
 )
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.backends import release_model
+from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config.checks import check_progress, check_type, checked_path
 from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.drafter_parts import DrafterParts, Shared
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
 from edgedec.runtime.methods.method_parts import MethodParts
-from edgedec.runtime.methods.store_source import find_store
 from edgedec.runtime.opening.bundle_parts import (
     default_method,
     defaults,
@@ -34,7 +36,6 @@ from edgedec.runtime.opening.bundle_parts import (
     tuned,
 )
 from edgedec.runtime.opening.devices import draft_on_device, on_device
-from edgedec.runtime.opening.loading import load_together
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.opening.split_cores import at_home, split_cores
 from edgedec.runtime.sequences.affinity import Affinity
@@ -43,6 +44,7 @@ from edgedec.runtime.sequences.prefill import Progress
 from edgedec.runtime.sequences.session_memory import DRAFT, TARGET, KnownModel, SessionMemory
 from edgedec.runtime.text.tokenizer import Tokenizer
 from edgedec.system.processors import physical_cores
+from edgedec.targets import find_graph_kind
 
 if TYPE_CHECKING:
     from edgedec.models.final_norm import FinalNorm
@@ -102,11 +104,11 @@ def load(
     report = on_progress or (lambda phase, done, total: None)
     report("load", 0, 2)
     opening = _begin(folder, options)
-    store = find_store(options.store, opening.manifest)
+    store = _find_store(opening)
     report("load", 1, 2)
     memory = _new_memory(opening)
     draft, split = _find_draft(opening, memory)
-    model, tokenizer = load_together(folder, opening.entry, opening.threads, opening.affinity)
+    model, tokenizer = _load_together(folder, opening.entry, opening.threads, opening.affinity)
     report("load", 2, 2)
     try:
         parts = _method_parts(opening, model, store, draft, split)
@@ -142,6 +144,40 @@ def _new_memory(opening: _Opening) -> SessionMemory:
     fingerprint = fingerprint_of(manifest, manifest.target_name)
     memory.know(TARGET, KnownModel(fingerprint, opening.entry.config, opening.context))
     return memory
+
+
+def _load_together(
+    folder: Path, entry: ModelEntry, threads: int, affinity: Affinity
+) -> tuple[Model, Tokenizer]:
+    """Returns the model ``entry`` of the bundle at ``folder``, and its tokenizer.
+
+    Raises:
+        BundleError: One of them is broken.
+    """
+    opened = partial(open_model, folder, entry, threads, affinity)
+    # Takes long, and Python's lock: here, before there are two.
+    with suppress(ImportError, LookupError):  # whoever needs it says so
+        import_module(find_graph_kind(entry.contract.backend).first_import)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        model = pool.submit(opened)
+        # An import gives Python's lock away at every file, and the other thread needs it for a
+        # millisecond until all of its work is ONNX Runtime's. Reading a tokenizer never does.
+        import_module("edgedec.runtime.text.chat_template")
+        try:
+            tokenizer = Tokenizer.load(folder / TOKENIZER_NAME)
+        except BaseException:
+            if model.exception() is None:
+                release_model(model.result())
+            raise
+        return model.result(), tokenizer
+
+
+def _find_store(opening: _Opening) -> NgramStore | None:
+    if opening.options.store is None:
+        return None
+    from edgedec.runtime.methods.store_source import open_store
+
+    return open_store(opening.options.store, opening.manifest)
 
 
 def _method_parts(

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.sampling.mirostat import cut
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.repeats import Repeats
 from edgedec.runtime.sampling.truncations import typical, within_sigma, without_top
@@ -124,6 +123,8 @@ def choose_by_surprise(
 
     Shapes: values [V].
     """
+    from edgedec.runtime.sampling.mirostat import cut  # few requests ask for it
+
     ids = np.flatnonzero(values > -np.inf)
     scores = (values[ids].astype(np.float64) - float(values[greedy(values)])) / config.temperature
     found = cut(scores, config.mirostat, mu)

@@ -26,21 +26,29 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 if typing.TYPE_CHECKING:
     from edgedec.exporting import export
     from edgedec.loading import load
-    from edgedec.runtime import (
-        Conversation,
-        DecodeStats,
-        Engine,
-        EngineOptions,
-        GenerationConfig,
-        GenerationResult,
-        SamplingConfig,
-        SpeculationConfig,
-        Stream,
-        SuggestConfig,
-    )
+    from edgedec.runtime.config import GenerationConfig, SamplingConfig, SpeculationConfig
+    from edgedec.runtime.config.suggestion import SuggestConfig
+    from edgedec.runtime.drafting.stats import DecodeStats
+    from edgedec.runtime.engine.conversation import Conversation
+    from edgedec.runtime.engine.engine import Engine
+    from edgedec.runtime.engine.result import GenerationResult
+    from edgedec.runtime.engine.stream import Stream
+    from edgedec.runtime.opening.options import EngineOptions
 
     __version__: str
 else:
+    _ROOMS = {
+        "Conversation": "engine.conversation",
+        "DecodeStats": "drafting.stats",
+        "Engine": "engine.engine",
+        "EngineOptions": "opening.options",
+        "GenerationConfig": "config",
+        "GenerationResult": "engine.result",
+        "SamplingConfig": "config",
+        "SpeculationConfig": "config",
+        "Stream": "engine.stream",
+        "SuggestConfig": "config.suggestion",
+    }
 
     def __getattr__(name):
         # Importing the runtime, or reading the version, delays those who do not ask for it.
@@ -54,13 +62,11 @@ else:
             from edgedec.loading import load
 
             return load
+        from importlib import import_module
+
         if name == "export":
-            from importlib import import_module
-
             return import_module("edgedec.export")  # a package that can be called
-        from edgedec import runtime
-
-        return getattr(runtime, name)
+        return getattr(import_module(f"edgedec.runtime.{_ROOMS[name]}"), name)
 
     def __dir__():
         return sorted({*globals(), *__all__})

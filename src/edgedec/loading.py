@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgedec.models.manifest import MANIFEST_NAME
-from edgedec.runtime import Engine, EngineOptions
-from edgedec.runtime import load as load_bundle
+from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.opening.load import load as load_bundle
+from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sequences.prefill import Progress
 
 

@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
+
+MAX_FILES = {"plain": 110, "auto": 142}
+"""That a run imports below apps. What other requests need is imported when they ask for it."""
+
 REPORT = """
 import atexit, json, sys
 atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
@@ -51,6 +56,28 @@ def test_a_short_run(smollm2_bundle: Path) -> None:
         "edgedec.runtime.drafting.drafters.draft.draft_model",
     }  # fmt: skip
     assert sorted(modules & unneeded) == []
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("method", MAX_FILES)
+def test_a_run_imports_few_files(smollm2_bundle: Path, method: str) -> None:
+    modules = modules_after(
+        "from edgedec.apps.cli import main; main()",
+        "run", smollm2_bundle, "Why is the sky blue?", "-n", 1, "--method", method,
+    )  # fmt: skip
+    assert [name for name in modules if name.startswith("edgedec.runtime.search")] == []
+    files = files_below_apps(modules)
+    assert len(files) <= MAX_FILES[method], f"{len(files)} files: {' '.join(sorted(files))}"
+
+
+def files_below_apps(modules: set[str]) -> set[str]:
+    """Returns the modules that are files of ours, other than those of apps."""
+    ours = {name.removeprefix("edgedec.") for name in modules if name.startswith("edgedec.")}
+    return {
+        name
+        for name in ours
+        if not name.startswith("apps.") and (ROOT / f"{name.replace('.', '/')}.py").is_file()
+    }
 
 
 @pytest.mark.e2e

@@ -12,8 +12,7 @@ import pytest
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
-from edgedec.models.kv_formats import KV_PANEL, kv_formats_of
-from edgedec.models.kv_sizes import kv_row_nbytes
+from edgedec.models.kv_formats import KV_PANEL, kv_formats_of, kv_row_nbytes
 from edgedec.runtime.backends._kv_cache import (
     PanelArena,
     PanelKVCache,

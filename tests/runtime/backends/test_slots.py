@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgedec.models.errors import SessionError
 from edgedec.models.kv_formats import KV_PANEL
 from edgedec.runtime.backends._slots import SLOTS_EACH, Slots, TextSlots
 
@@ -94,3 +95,20 @@ def test_what_begins_alike_is_kept_once() -> None:
     for text in texts:
         text.check()
     assert (memory.rows >= 0).sum() == 64 + N_TEXTS - 1 + KV_PANEL
+
+
+@pytest.mark.parametrize("fault", ["taken twice", "lost", "free and read", "free twice"])
+def test_slots_that_contradict_one_another_are_found(fault: str) -> None:
+    slots = Slots(Rows(), N_TEXTS * SLOTS_EACH)
+    first, second = TextSlots(slots, 0), TextSlots(slots, 1)
+    second.share(first, KV_PANEL)
+    if fault == "taken twice":
+        slots._free.append(first.runs[0].slot)
+    elif fault == "lost":
+        slots._free.pop()
+    elif fault == "free and read":
+        slots.read(slots._free[0], 1, 1)
+    else:
+        slots._free.append(slots._free[0])
+    with pytest.raises(SessionError, match="slots contradict one another"):
+        second.close()

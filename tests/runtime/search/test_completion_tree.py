@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.models.errors import ConfigError, SessionError
-from edgedec.runtime.config import SuggestConfig
-from edgedec.runtime.engine import completion_tree
-from edgedec.runtime.engine.completion_tree import Suggestion
+from edgedec.runtime.config.suggestion import SuggestConfig
+from edgedec.runtime.search import completion_tree
+from edgedec.runtime.search.completion_tree import Suggestion
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.token_tree import TokenTree
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgedec.models.errors import SessionError
-from edgedec.runtime.config import SuggestConfig
+from edgedec.runtime.config.suggestion import SuggestConfig
 from edgedec.runtime.decoding.switching.policy import Signal
 from edgedec.runtime.decoding.switching.stop_rule import StopRule
 from edgedec.runtime.drafting.best_first import MAX_PROBABILITY

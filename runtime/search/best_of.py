@@ -15,13 +15,11 @@ import numpy as np
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine.answers import short_answer
 from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.search.answers import short_answer
 from edgedec.runtime.search.weibull import share_of_high
 from edgedec.runtime.text.prompt import Message, Prompt
 
-MAX_TRIES = 256
-"""At one answer: each is a text with a KV cache of its own while it is written."""
 _MIN_FITTED = 4
 """Different probabilities that two distributions can be told apart by."""
 

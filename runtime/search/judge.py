@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import MAX_LOGPROBS
-from edgedec.runtime.engine.best_of import Choice, log_likelihood
 from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.search.best_of import Choice, log_likelihood
 from edgedec.runtime.text.tokenizer import Codec
 
 _QUESTION = """\

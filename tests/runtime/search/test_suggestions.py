@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from edgedec.models.errors import ConfigError, SessionError
-from edgedec.runtime.config import GenerationConfig, SuggestConfig
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.suggestion import SuggestConfig
 from edgedec.runtime.engine.engine import Engine
 
 from ..conftest import Row, ToyModel

@@ -12,7 +12,7 @@ import pytest
 
 from edgedec import load
 from edgedec.models.errors import ConfigError, SessionError
-from edgedec.runtime.engine.scores import log_probs_after
+from edgedec.runtime.search.scores import log_probs_after
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.token_tree import TokenTree
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgedec.runtime.config import SuggestConfig
 from edgedec.runtime.config.checks import check_progress, check_type
+from edgedec.runtime.config.suggestion import SuggestConfig
 from edgedec.runtime.drafting.stats import DecodeStats
-from edgedec.runtime.engine.completion_tree import EndReason, find_completions
 from edgedec.runtime.engine.lending import Lending
+from edgedec.runtime.search.completion_tree import EndReason, find_completions
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.prefill import ExactPrefiller, PrefillRequest, Progress
 from edgedec.runtime.sequences.sequence import TokenSequence

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-from edgedec.runtime.engine.best_of import BestOf, ByTests
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.sampling.logprobs import TokenLogprob
+from edgedec.runtime.search.best_of import BestOf, ByTests
 from edgedec.runtime.search.token_plan import Beginning, Completion, PlanConfig, TokenPlan
 
 AT_ONCE = 4

@@ -13,8 +13,10 @@ import edgedec
 from edgedec import Engine
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.drafting.stats import DecodeStats
-from edgedec.runtime.engine.answers import code_of, short_answer
-from edgedec.runtime.engine.best_of import (
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.sampling.logprobs import TokenLogprob
+from edgedec.runtime.search.answers import code_of, short_answer
+from edgedec.runtime.search.best_of import (
     ByTests,
     Choice,
     Iterate,
@@ -25,10 +27,8 @@ from edgedec.runtime.engine.best_of import (
     corrected,
     log_likelihood,
 )
-from edgedec.runtime.engine.judge import yes_share
-from edgedec.runtime.engine.planned import Planned
-from edgedec.runtime.engine.result import GenerationResult
-from edgedec.runtime.sampling.logprobs import TokenLogprob
+from edgedec.runtime.search.judge import yes_share
+from edgedec.runtime.search.planned import Planned
 from edgedec.system.sandbox.programs import Limits, run_program
 
 

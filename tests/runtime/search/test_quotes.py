@@ -12,8 +12,8 @@ import pytest
 from edgedec import Engine
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.engine.quoting import Quote, cut
 from edgedec.runtime.search.quote import QuotedSpan, Search
+from edgedec.runtime.search.quoting import Quote, cut
 from edgedec.runtime.search.spans import Spans, token_ends
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.sequence import TokenSequence

@@ -8,18 +8,18 @@ from functools import partial
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.checks import check_count
-from edgedec.runtime.engine.best_of import (
-    MAX_TRIES,
+from edgedec.runtime.config.generation import MAX_TRIES
+from edgedec.runtime.engine.many import OnResult, generate_many
+from edgedec.runtime.engine.result import GenerationResult
+from edgedec.runtime.engine.streams import Streams
+from edgedec.runtime.search.best_of import (
     BestOf,
     Chooser,
     choose_of,
     find_chooser,
     seeded,
 )
-from edgedec.runtime.engine.many import OnResult, generate_many
-from edgedec.runtime.engine.planned import Planned
-from edgedec.runtime.engine.result import GenerationResult
-from edgedec.runtime.engine.streams import Streams
+from edgedec.runtime.search.planned import Planned
 from edgedec.runtime.text.prompt import Prompt, is_conversation
 
 
