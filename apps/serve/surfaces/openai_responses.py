@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -77,14 +78,15 @@ class Item(Body):
 
 
 class ResponseTool(Body):
-    """A tool; those that are no functions are left out."""
+    """A tool. Those that are no functions are left out. tools: the functions of a namespace."""
 
-    others: ClassVar[Others] = {**rows.TOOLS, **harmless("async")}
+    others: ClassVar[Others] = {**rows.TOOLS, **harmless("async"), **rows.HOSTED_TOOLS}
 
     type: str
     name: str = ""
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    tools: list[ResponseTool] | None = None
 
 
 class NamedTool(Body):
@@ -145,8 +147,9 @@ def read(data: bytes, reply: Reply) -> Asked:
     request = CoreRequest(body.model, [_prompt(body)], settings)
     head = {"id": f"resp_{reply.id}", "object": "response", "created_at": reply.created}
     head = {**head, "model": body.model, **_echoes(body)}
-    framer = ResponsesFramer(head) if body.stream else None
-    return Asked(request, partial(whole, head), framer)
+    names = {name: _called(space, tool) for name, (space, tool) in _functions(body).items()}
+    framer = ResponsesFramer(head, names) if body.stream else None
+    return Asked(request, partial(whole, head, names), framer)
 
 
 def _echoes(body: ResponsesBody) -> dict[str, Any]:
@@ -165,6 +168,24 @@ def _echoes(body: ResponsesBody) -> dict[str, Any]:
     }
 
 
+def _functions(body: ResponsesBody) -> dict[str, tuple[str, ResponseTool]]:
+    """Returns the functions by the names that the model sees, each with its namespace."""
+    found: dict[str, tuple[str, ResponseTool]] = {}
+    for outer in body.tools or ():
+        is_space = outer.type == "namespace"
+        for tool in (outer.tools or ()) if is_space else (outer,):
+            if tool.type == "function":
+                is_taken = is_space and tool.name in found
+                name = f"{outer.name}.{tool.name}" if is_taken else tool.name
+                found[name] = (outer.name if is_space else "", tool)
+    return found
+
+
+def _called(namespace: str, tool: ResponseTool) -> dict[str, str]:
+    """Returns what names a function in a call of it."""
+    return {"name": tool.name, **({"namespace": namespace} if namespace else {})}
+
+
 def _prompt(body: ResponsesBody) -> ChatPrompt:
     messages: list[dict[str, Any]] = []
     if body.instructions:
@@ -172,9 +193,8 @@ def _prompt(body: ResponsesBody) -> ChatPrompt:
     items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
     messages += [message for item in items if (message := _message(item)) is not None]
     tools = [
-        Tool(tool.name, tool.description or "", tool.parameters or {})
-        for tool in body.tools or ()
-        if tool.type == "function"
+        Tool(name, tool.description or "", tool.parameters or {})
+        for name, (_, tool) in _functions(body).items()
     ]
     choice = body.tool_choice or AUTO
     choice = choice if isinstance(choice, str) else choice.name or AUTO
@@ -215,10 +235,14 @@ def _output_text(output: Any) -> str:
     return "".join(tool_part_text(part) for part in output)
 
 
-def whole(head: Document, answer: Answer) -> Document:
+Names = Mapping[str, Mapping[str, str]]
+"""What names a function in a call, by the name that the model sees."""
+
+
+def whole(head: Document, names: Names, answer: Answer) -> Document:
     """Returns the document of an answer."""
     choice = answer.choices[0]
-    items = _items(head["id"], choice)
+    items = _items(head["id"], choice, names)
     _keep(head, items)
     return _response(head, items, choice.reason, answer.counts[0])
 
@@ -253,7 +277,7 @@ def _usage(counts: Counts) -> dict[str, Any]:
     }
 
 
-def _items(identity: str, choice: Choice) -> list[dict[str, Any]]:
+def _items(identity: str, choice: Choice, names: Names) -> list[dict[str, Any]]:
     """Returns the items of an answer: thoughts, text, calls."""
     found: list[dict[str, Any]] = []
     if choice.reasoning:
@@ -262,7 +286,7 @@ def _items(identity: str, choice: Choice) -> list[dict[str, Any]]:
         logprobs = _logprobs(choice.tokens)
         found.append(_item(f"msg_{identity}", "message", choice.text, logprobs=logprobs))
     for call in choice.calls:
-        found.append(_item(call.id, "function_call", call.arguments, call.name))
+        found.append(_item(call.id, "function_call", call.arguments, names[call.name]))
     if choice.reason == "length" and "status" in found[-1]:
         found[-1]["status"] = "incomplete"
     return found
@@ -272,7 +296,7 @@ def _item(
     identity: str,
     kind: str,
     text: str,
-    name: str = "",
+    called: Mapping[str, str] = MappingProxyType({}),
     status: str = "completed",
     logprobs: Sequence[Document] = (),
 ) -> dict[str, Any]:
@@ -282,14 +306,14 @@ def _item(
         return {"id": identity, "type": kind, "summary": [], "content": content}
     if kind == "message":
         return {
-            **_begun(identity, kind, name),
+            **_begun(identity, kind, called),
             "status": status,
             "content": [_part(text, logprobs)],
         }
-    return {**_begun(identity, kind, name), "status": status, "arguments": text}
+    return {**_begun(identity, kind, called), "status": status, "arguments": text}
 
 
-def _begun(identity: str, kind: str, name: str) -> dict[str, Any]:
+def _begun(identity: str, kind: str, called: Mapping[str, str]) -> dict[str, Any]:
     """Returns an item that has just begun."""
     if kind == "reasoning":
         return {"id": identity, "type": kind, "summary": []}
@@ -297,7 +321,7 @@ def _begun(identity: str, kind: str, name: str) -> dict[str, Any]:
         begun = {"id": identity, "type": kind, "status": "in_progress"}
         return {**begun, "role": "assistant", "content": []}
     begun = {"id": f"fc_{identity}", "type": kind, "status": "in_progress"}
-    return {**begun, "call_id": identity, "name": name, "arguments": ""}
+    return {**begun, "call_id": identity, **called, "arguments": ""}
 
 
 def _part(text: str, logprobs: Sequence[Document] = ()) -> dict[str, Any]:
@@ -312,11 +336,12 @@ def _logprobs(tokens: Sequence[TokenInfo]) -> list[Document]:
 class ResponsesFramer:
     """Makes the events of a streamed answer: items that begin, grow and end."""
 
-    def __init__(self, head: Document) -> None:
+    def __init__(self, head: Document, names: Names) -> None:
         self._head = head
+        self._names = names
         self._n_events = 0
         self._items: list[dict[str, Any]] = []
-        self._open: tuple[str, str, str] | None = None  # id, kind and name of the item in progress
+        self._open: tuple[str, str, Mapping[str, str]] | None = None  # of the item in progress
         self._text = ""
         self._logprobs: list[Document] = []  # of the item's text
 
@@ -340,7 +365,7 @@ class ResponsesFramer:
             yield self._delta("response.reasoning_text.delta", event.text)
         elif isinstance(event, CallDelta):
             if event.id:
-                yield from self._in_item(event.id, "function_call", event.name)
+                yield from self._in_item(event.id, "function_call", self._names[event.name])
             yield self._delta("response.function_call_arguments.delta", event.arguments)
 
     def end(self) -> Iterable[bytes]:
@@ -363,13 +388,15 @@ class ResponsesFramer:
         response = _response(self._head, self._items, done.reason, done.counts)
         yield self._event(f"response.{response['status']}", response=response)
 
-    def _in_item(self, identity: str, kind: str, name: str = "") -> Iterable[bytes]:
-        """Begins an item unless it is in progress."""
+    def _in_item(
+        self, identity: str, kind: str, called: Mapping[str, str] = MappingProxyType({})
+    ) -> Iterable[bytes]:
+        """Begins an item unless it is in progress. called: what names the function of a call."""
         if self._open is not None and self._open[0] == identity:
             return
         yield from self._close_item()
-        self._open, self._text, self._logprobs = (identity, kind, name), "", []
-        begun = _begun(identity, kind, name)
+        self._open, self._text, self._logprobs = (identity, kind, called), "", []
+        begun = _begun(identity, kind, called)
         yield self._event("response.output_item.added", item=begun, **self._place)
         if kind == "message":
             yield self._event("response.content_part.added", part=_part(""), **self._inside)
@@ -377,7 +404,7 @@ class ResponsesFramer:
     def _close_item(self, status: str = "completed") -> Iterable[bytes]:
         if self._open is None:
             return
-        identity, kind, name = self._open
+        identity, kind, called = self._open
         if kind == "message":
             done = {"text": self._text, "logprobs": self._logprobs}
             yield self._event("response.output_text.done", **done, **self._inside)
@@ -387,10 +414,10 @@ class ResponsesFramer:
             done = {"text": self._text}
             yield self._event("response.reasoning_text.done", **done, **self._inside)
         elif kind == "function_call":
-            done = {"arguments": self._text, "name": name}
+            done = {"arguments": self._text, "name": called["name"]}
             kind_done = "response.function_call_arguments.done"
             yield self._event(kind_done, **done, **self._inside)
-        item = _item(identity, kind, self._text, name, status, self._logprobs)
+        item = _item(identity, kind, self._text, called, status, self._logprobs)
         yield self._event("response.output_item.done", item=item, **self._place)
         self._items.append(item)
         self._open = None

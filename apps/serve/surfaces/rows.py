@@ -129,3 +129,13 @@ TOOLS: Others = harmless(
     "input_examples max_characters display_name output_schema format filters namespace"
 )
 """What tools carry besides their names and schemas, which hold in any case."""
+
+HOSTED_TOOLS: Others = harmless(
+    "action allowed_tools authorization background complexity connector_id container "
+    "display_height display_width environment execution external_web_access frame_count "
+    "frame_duration_ms headers input_fidelity input_image_mask max_num_results model moderation "
+    "output_compression output_format partial_images quality ranking_options require_approval "
+    "search_content_types search_context_size server_description server_label server_url size svg "
+    "tunnel_id user_location vector_store_ids"
+)
+"""Those of tools that OpenAI's own servers run, which are left out."""

@@ -79,8 +79,8 @@ def test_openai_s_package() -> None:
     )
     from openai.types.chat import completion_create_params as chat_params
     from openai.types.responses import (
-        FunctionToolParam,
         ResponseTextConfigParam,
+        ToolParam,
         response_create_params,
     )
 
@@ -105,7 +105,7 @@ def test_openai_s_package() -> None:
         (openai_chat.FunctionTool, [shared_params.FunctionDefinition]),
         (openai_chat.StreamOptions, [chat.ChatCompletionStreamOptionsParam]),
         (openai_chat.ResponseFormat, [shared_params.ResponseFormatJSONSchema]),
-        (openai_responses.ResponseTool, [FunctionToolParam]),
+        (openai_responses.ResponseTool, [ToolParam]),
         (openai_responses.TextOptions, [ResponseTextConfigParam]),
         (thinking.Reasoning, [shared_params.Reasoning]),
     ]

@@ -67,6 +67,21 @@ def test_a_tool_is_called_and_its_result_read(ask: Any) -> None:
     assert ask(input=conversation, tools=TOOLS, tool_choice="none").output_text
 
 
+def test_tools_may_come_in_namespaces(ask: Any) -> None:
+    """As Codex sends them; one name may be in two of them."""
+    spaces = [
+        {"type": "namespace", "name": name, "description": "-", "tools": TOOLS} for name in "ab"
+    ]
+    wanted = {"input": QUESTION, "max_output_tokens": 60}
+    for name, space in (("get_weather", "a"), ("b.get_weather", "b")):
+        asked = {**wanted, "tools": spaces, "tool_choice": {"type": "function", "name": name}}
+        (call,) = ask(**asked).output
+        assert (call.type, call.name, call.namespace) == ("function_call", "get_weather", space)
+        events = list(ask(stream=True, **asked))
+        items = [event.item for event in events if event.type.startswith("response.output_item")]
+        assert [(item.name, item.namespace) for item in items] == [("get_weather", space)] * 2
+
+
 def test_instructions_and_formats(ask: Any) -> None:
     wanted = {"type": "json_schema", "name": "days", "schema": SCHEMA}
     answer = ask(instructions="Be brief.", text={"format": wanted}, max_output_tokens=60)
