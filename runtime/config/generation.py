@@ -94,6 +94,8 @@ class GenerationConfig:
         verifier that gives the text of plain decoding.
     template_variables: what the chat template may read besides messages, JSON values by name, such
         as ``{"enable_thinking": False}``. They change the prompts that are messages.
+    thought_budget: most tokens of thoughts in an answer to messages; then a thought is closed, and
+        the answer follows. The closing mark does not count. None sets no limit.
     json_schema, regex, grammar: what the output has to follow, at most one of them: a JSON schema
         as a mapping or as text, a regular expression for the whole output, or a grammar in the
         dialect of Lark that llguidance reads. A Pydantic class, or a ``TypeAdapter``,
@@ -133,6 +135,7 @@ class GenerationConfig:
     regex: str | None = None
     grammar: str | None = None
     template_variables: Mapping[str, Any] = field(default_factory=dict)
+    thought_budget: int | None = None
 
     def __post_init__(self) -> None:
         check_count("max_new_tokens", self.max_new_tokens, 1, "ask for at least one token")
@@ -160,6 +163,8 @@ class GenerationConfig:
             raise ConfigError(f"priority is {shown(self.priority)}, expected {expected}, or None")
         check_number("prefill_pass_ms", self.prefill_pass_ms, 0.0, 1e9, "milliseconds")
         check_json_fields("template_variables", self.template_variables)
+        if self.thought_budget is not None:
+            check_count("thought_budget", self.thought_budget, 0, "None is no limit")
         object.__setattr__(self, "json_schema", _schema_of(self.json_schema))
         self._check_constraint()
         self._check_logprobs()

@@ -52,6 +52,7 @@ class Settings(TypedDict, total=False):
     regex: str | None
     grammar: str | None
     template_variables: Mapping[str, Any]
+    thought_budget: int | None
     temperature: float
     top_k: int
     top_p: float

@@ -55,6 +55,8 @@ def _refused(request: GenerationConfig) -> Iterator[str]:
         yield request.constraint[0]
     if request.prefix:
         yield "prefix"
+    if request.thought_budget is not None:
+        yield "thought_budget"
     if sampling.is_banning:
         yield "n-grams, bad words, a minimum length and suppressed beginnings"
     if sampling.is_editing or sampling.is_by_path:

@@ -113,14 +113,14 @@ class Bans:
 class Both:
     """A `TokenMask` of what two allow. Where that is nothing, the first one decides."""
 
-    def __init__(self, first: TokenMask, bans: Bans) -> None:
+    def __init__(self, first: TokenMask, second: TokenMask) -> None:
         """first: what an output has to follow, such as a grammar."""
-        self._first, self._bans = first, bans
+        self._first, self._second = first, second
 
     @property
     def is_free(self) -> bool:
         """From here on all is allowed."""
-        return self._first.is_free and self._bans.is_free
+        return self._first.is_free and self._second.is_free
 
     @property
     def is_finished(self) -> bool:
@@ -130,11 +130,11 @@ class Both:
     def begin(self, prompt: Sequence[int]) -> None:
         """A new output starts after ``prompt``."""
         self._first.begin(prompt)
-        self._bans.begin(prompt)
+        self._second.begin(prompt)
 
     def row_after(self, tokens: Sequence[int]) -> Allowed | None:
         """Returns the tokens allowed after the accepted ones and ``tokens``. Shapes: [V] bool."""
-        row, allowed = self._first.row_after(tokens), self._bans.row_after(tokens)
+        row, allowed = self._first.row_after(tokens), self._second.row_after(tokens)
         if row is None or allowed is None:
             return allowed if row is None else row
         both = row & allowed
@@ -143,8 +143,8 @@ class Both:
     def accept(self, token: int) -> None:
         """Records ``token`` as emitted."""
         self._first.accept(token)
-        self._bans.accept(token)
+        self._second.accept(token)
 
     def forced(self) -> Sequence[int]:
-        """Returns tokens that the first one expects to follow."""
-        return self._first.forced()
+        """Returns tokens that one of them expects to follow."""
+        return self._first.forced() or self._second.forced()

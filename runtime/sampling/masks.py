@@ -12,6 +12,7 @@ from edgedec.runtime.text.tokenizer import Codec
 if TYPE_CHECKING:
     from edgedec.runtime.sampling.grammar import Grammars
     from edgedec.runtime.sampling.prefix_mask import Spellings
+    from edgedec.runtime.sampling.thought_budget import ThoughtMarks
     from edgedec.runtime.sampling.thought_mask import ThoughtTokens
     from edgedec.runtime.text.thoughts import State, ThoughtFormat
 
@@ -27,6 +28,7 @@ class Masks:
         self._grammars: Grammars | None = None
         self._spellings: Spellings | None = None
         self._thought_tokens: dict[ThoughtFormat, ThoughtTokens] = {}
+        self._thought_marks: dict[ThoughtFormat, ThoughtMarks] = {}
 
     def of(
         self,
@@ -49,12 +51,22 @@ class Masks:
                 mask = self._make(request, stop_token_ids)
                 if thoughts is not None and thoughts.is_known and begins != "text":
                     mask = self._after_thought(request, mask, stop_token_ids, thoughts, begins)
+        if request.thought_budget is not None and thoughts is not None:
+            with self._lock:
+                mask = _both(mask, self._budget(request.thought_budget, thoughts, begins))
         if not request.sampling.is_banning:
             return mask
-        from edgedec.runtime.sampling.bans import Bans, Both
+        from edgedec.runtime.sampling.bans import Bans
 
-        bans = Bans(request.sampling, self._n_ids, stop_token_ids)
-        return bans if mask is None else Both(mask, bans)
+        return _both(mask, Bans(request.sampling, self._n_ids, stop_token_ids))
+
+    def _budget(self, n_tokens: int, thoughts: ThoughtFormat, begins: State) -> TokenMask:
+        from edgedec.runtime.sampling.thought_budget import ThoughtBudget, ThoughtMarks
+
+        if thoughts not in self._thought_marks:
+            marks = ThoughtMarks(self._codec, self._spelt(), thoughts)
+            self._thought_marks[thoughts] = marks
+        return ThoughtBudget(self._thought_marks[thoughts], n_tokens, begins)
 
     def _after_thought(
         self,
@@ -95,3 +107,10 @@ class Masks:
 
             self._grammars = Grammars(self._codec, self._n_ids)
         return self._grammars.mask(request, stop_token_ids)
+
+
+def _both(first: TokenMask | None, second: TokenMask) -> TokenMask:
+    """Returns the mask of what both allow."""
+    from edgedec.runtime.sampling.bans import Both
+
+    return second if first is None else Both(first, second)

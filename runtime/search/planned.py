@@ -62,12 +62,13 @@ class Planned(ByTests):
         ends: tokens that end a text.
 
         Raises:
-            ConfigError: The request has a grammar or a prefix.
+            ConfigError: The request has a grammar, a prefix or a budget of thoughts.
         """
-        if asked.prefix or asked.constraint is not None:
+        has_budget = asked.thought_budget is not None
+        if asked.prefix or asked.constraint is not None or has_budget:
             raise ConfigError(
-                "a planned search begins texts in the middle: leave out grammars and the prefix, "
-                "or choose among tries by tests"
+                "a planned search begins texts in the middle: leave out grammars, the prefix and "
+                "thought_budget, or choose among tries by tests"
             )
         plan = TokenPlan(self.config, ends, asked.max_new_tokens)
         tries, n_computed = list[GenerationResult](), 0

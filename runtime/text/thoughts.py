@@ -79,7 +79,8 @@ class ThoughtFormat:
     @property
     def closing(self) -> str:
         """What ends a thought before it began."""
-        return f"\n{self.end}\n\n{self.before_answer}"
+        between = self.before_answer or "\n\n"
+        return f"\n{self.end}{between}"
 
     def state_after(self, prompt: str) -> State:
         """Returns where an answer begins behind the text of ``prompt``, marks and all."""

@@ -141,11 +141,105 @@ def test_no_stop_token_ends_a_thought_before_the_schema(says: Callable[..., Engi
     assert result.n_reasoning_tokens == 20
 
 
-def test_a_schema_is_the_last_channel(make_engine: Callable[..., Engine], trained: str) -> None:
-    """As gpt-oss writes: each part has a name, and the answer is the one called final."""
+THOUGHT = "quick 日 brown fox"
+
+
+def musing(tokenizer: Tokenizer, n_prompt: int, begin: list[int], answer: str, end: int) -> Rule:
+    """Returns a model that thinks ``THOUGHT`` again and again, and answers once that was closed."""
+    thought = tokenizer.encode(THOUGHT)
+    said = [*tokenizer.encode(answer), end]
+
+    def rule(tokens: Sequence[int]) -> Any:
+        row = np.zeros(tokenizer.vocab_size, np.float32)
+        written = list(tokens[n_prompt:])
+        closing = next(
+            (i for i in range(len(written)) if closes(tokenizer, written[: i + 1])), None
+        )
+        if closing is not None:
+            row[said[min(len(written) - closing - 1, len(said) - 1)]] = 20.0
+        elif len(written) < len(begin):
+            row[begin[len(written)]] = 20.0
+        else:
+            row[thought[(len(written) - len(begin)) % len(thought)]] = 20.0
+        return row
+
+    return rule
+
+
+def closes(tokenizer: Tokenizer, written: list[int]) -> bool:
+    text = tokenizer.named(written)
+    return text.endswith(("</think>\n\n", "final<|message|>"))
+
+
+def thought_of(tokenizer: Tokenizer, budget: int) -> str:
+    """Returns what so many tokens spell; a character that they begin is completed."""
+    ids = tokenizer.encode(THOUGHT) * (budget + 1)
+    n = next(n for n in range(budget, budget + 4) if "\ufffd" not in tokenizer.decode(ids[:n]))
+    return tokenizer.decode(ids[:n]).strip("\n")
+
+
+@pytest.mark.parametrize("fields", [{}, {"json_schema": SCHEMA}, {"bad_words_ids": [(1,)]}])
+@pytest.mark.parametrize("template", [TEMPLATE, OPENING])
+@pytest.mark.parametrize("method", ["plain", "lookup"])
+def test_a_thought_ends_when_its_budget_is_spent(
+    make_engine: Callable[..., Engine],
+    tokenizer: Tokenizer,
+    template: str,
+    method: str,
+    fields: Any,
+) -> None:
+    n_prompt = len(make_engine(template=template).encode(MESSAGES))
+    begin, end = "" if template == OPENING else "<think>\n", tokenizer.vocab_size - 1
+    rule = musing(tokenizer, n_prompt, tokenizer.encode(begin), "lazy dog", end)
+    engine = make_engine(rule, template=template, stop_token_ids=(end,))
+    n_break = 0 if template == OPENING else 1  # the line break behind the mark is a token, too
+    for budget in (n_break, 3, 7, 8, 9, 10, 30):
+        result = engine.generate(MESSAGES, method=method, thought_budget=budget, **fields)
+        assert result.reasoning == thought_of(tokenizer, budget - n_break), budget
+        if "json_schema" in fields:
+            assert json.loads(result.text) == {"a": 1}
+        else:
+            assert (result.text, result.finish_reason) == ("lazy dog", "stop")
+    endless = engine.generate(MESSAGES, method=method, max_new_tokens=90, **fields)
+    assert (endless.text, endless.finish_reason) == ("", "length")
+
+
+def test_a_thought_within_its_budget_stays_as_it_is(says: Callable[..., Engine]) -> None:
+    engine = says(SAID)
+    expected = engine.generate(MESSAGES)
+    n = expected.n_reasoning_tokens  # with its marks
+    assert engine.generate(MESSAGES, thought_budget=n).token_ids == expected.token_ids
+    assert engine.generate("fox", thought_budget=0).token_ids == engine.generate("fox").token_ids
+    plain = says("lazy dog <think>quick")
+    assert plain.generate(MESSAGES, thought_budget=0).text == "lazy dog <think>quick"
+
+
+def channels(trained: str) -> Tokenizer:
     backend = tokenizers.Tokenizer.from_str(trained)
     backend.add_special_tokens(["<|start|>", "<|channel|>", "<|message|>", "<|end|>"])
-    tokenizer = Tokenizer(backend)
+    return Tokenizer(backend)
+
+
+@pytest.mark.parametrize("fields", [{}, {"json_schema": SCHEMA}])
+def test_a_budget_ends_a_channel(
+    make_engine: Callable[..., Engine], trained: str, fields: Any
+) -> None:
+    tokenizer, end = channels(trained), 0  # an end of text
+    encoder = PromptEncoder(tokenizer, ChatTemplate("{{ messages[0].content }}<|start|>assistant"))
+    begin = tokenizer.encode_rendered("<|channel|>analysis<|message|>", {})
+    rule = musing(tokenizer, len(encoder.encode(MESSAGES)), begin, "lazy dog", end)
+    engine = make_engine(model=ToyModel(tokenizer.vocab_size, rule), codec=tokenizer,
+                         encoder=encoder, stop_token_ids=(end,))  # fmt: skip
+    for budget in (0, 5, 40):
+        result = engine.generate(MESSAGES, thought_budget=budget, **fields)
+        assert result.reasoning == thought_of(tokenizer, budget)
+        assert result.text == "lazy dog" or json.loads(result.text) == {"a": 1}
+        assert result.finish_reason == "stop"
+
+
+def test_a_schema_is_the_last_channel(make_engine: Callable[..., Engine], trained: str) -> None:
+    """As gpt-oss writes: each part has a name, and the answer is the one called final."""
+    tokenizer = channels(trained)
     said = (
         "<|channel|>analysis<|message|>quick brown<|end|>"
         "<|start|>assistant<|channel|>final<|message|>lazy dog"
