@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 import traceback
 import zlib
@@ -158,6 +159,7 @@ class StreamSender:
         self._media_type = media_type
         self._body = body
         self._starting = asyncio.Lock()
+        self._making = threading.Lock()  # framers number what they make, in the order it is sent
         self._has_first = False
         self._sent_s = time.monotonic()
         self.is_begun = False
@@ -171,16 +173,23 @@ class StreamSender:
             self._body.begin()
 
     @asynccontextmanager
-    async def beating(self, beat: bytes, every_s: float) -> AsyncIterator[None]:
-        """Inside the block, sends ``beat`` whenever nothing was sent for ``every_s``."""
-        task = asyncio.create_task(self._beat(beat, every_s))
+    async def beating(
+        self, early: bytes, beat: Callable[[], Iterable[bytes]], every_s: float
+    ) -> AsyncIterator[None]:
+        """Inside the block, sends a sign of life whenever nothing was sent for ``every_s``.
+
+        early: what is sent before the first piece. beat: makes what is sent behind it.
+        """
+        task = asyncio.create_task(self._beat(early, beat, every_s))
         try:
             yield
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _beat(self, beat: bytes, every_s: float) -> None:
+    async def _beat(
+        self, early: bytes, beat: Callable[[], Iterable[bytes]], every_s: float
+    ) -> None:
         while True:
             quiet_s = time.monotonic() - self._sent_s
             if quiet_s < every_s:
@@ -189,10 +198,10 @@ class StreamSender:
             self._sent_s = time.monotonic()
             async with self._starting:
                 if self._has_first:
-                    self._body.write(beat)
+                    self.send_soon(beat)
                 else:
                     await self._start()
-                    await self._send_body(beat)
+                    await self._send_body(early)
 
     async def _start(self) -> None:
         if self.is_begun:
@@ -207,10 +216,11 @@ class StreamSender:
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
-    def send_soon(self, pieces: Iterable[bytes]) -> None:
-        """Sends further pieces, from any thread; they come after the first."""
-        self._sent_s = time.monotonic()
-        self._body.write(b"".join(pieces))
+    def send_soon(self, make: Callable[[], Iterable[bytes]]) -> None:
+        """Sends the pieces that ``make`` returns, from any thread; they come after the first."""
+        with self._making:
+            self._sent_s = time.monotonic()
+            self._body.write(b"".join(make()))
 
     async def end(self, pieces: Iterable[bytes]) -> None:
         """Sends the last pieces and ends the response."""

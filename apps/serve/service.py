@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -88,7 +89,8 @@ class Service:
                 transport = scope["extensions"][TRANSPORT]
                 with BodyWriter(transport, scope["http_version"]) as body:
                     sender = StreamSender(send, surface.media_type, body, more)
-                    beating = sender.beating(surface.beat, self.settings.heartbeat_s)
+                    beat = asked.beat or (lambda: (surface.beat,))
+                    beating = sender.beating(surface.beat, beat, self.settings.heartbeat_s)
                     await self._send_stream(asked, asked.framer, receive, sender, beating)
         except ServeError as problem:
             await send_problem(send, problem, surface.error)
@@ -175,7 +177,7 @@ class Service:
 
     async def _stream(self, framer: Framer, asked: Asked, sender: StreamSender) -> None:
         def take(event: Event) -> None:
-            sender.send_soon(framer.of(event))
+            sender.send_soon(partial(framer.of, event))
 
         first = b""
 

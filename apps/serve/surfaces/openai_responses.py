@@ -149,7 +149,8 @@ def read(data: bytes, reply: Reply) -> Asked:
     head = {**head, "model": body.model, **_echoes(body)}
     names = {name: _called(space, tool) for name, (space, tool) in _functions(body).items()}
     framer = ResponsesFramer(head, names) if body.stream else None
-    return Asked(request, partial(whole, head, names), framer)
+    beat = None if framer is None else framer.beat
+    return Asked(request, partial(whole, head, names), framer, beat)
 
 
 def _echoes(body: ResponsesBody) -> dict[str, Any]:
@@ -367,6 +368,10 @@ class ResponsesFramer:
             if event.id:
                 yield from self._in_item(event.id, "function_call", self._names[event.name])
             yield self._delta("response.function_call_arguments.delta", event.arguments)
+
+    def beat(self) -> Iterable[bytes]:
+        """Returns an event that says again what is so: Codex counts no comments as signs of life."""
+        yield self._event("response.in_progress", response=_response(self._head, []))
 
     def end(self) -> Iterable[bytes]:
         """Returns nothing: the last event has the whole response."""

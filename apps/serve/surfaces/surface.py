@@ -42,12 +42,14 @@ class Asked:
     """A request as its interface understood it.
 
     whole: makes the document of an answer that is not streamed. framer: of a streamed answer; None
-    where the client wants it whole.
+    where the client wants it whole. beat: makes signs of life in a stream that has begun, those of
+    the interface where it is None.
     """
 
     request: CoreRequest
     whole: Callable[[Answer], Document]
     framer: Framer | None = None
+    beat: Callable[[], Iterable[bytes]] | None = None
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.opening.load import load
 
+openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.e2e
 
 MESSAGES = [{"role": "user", "content": "Say hello."}]
@@ -64,6 +66,32 @@ def test_a_stream_has_signs_of_life_while_its_model_loads(
         events = [line[6:] for line in text.splitlines() if line.startswith("data: {")]
         assert len(events) > 1
         assert all(json.loads(event) for event in events)
+
+
+def test_a_response_that_has_begun_has_events_as_signs_of_life(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Codex ends a stream without events after five minutes, whatever comments it has."""
+    may_write, write = threading.Event(), Stream.write
+
+    def write_late(self: Stream, take: Any) -> Any:
+        assert may_write.wait(60)
+        return write(self, take)
+
+    monkeypatch.setattr(Stream, "write", write_late)
+    server = make_server(heartbeat_s=0.05)
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    asked = {"model": "smollm2", "input": "Say hello.", "max_output_tokens": 4}
+    events = []
+    with client.responses.stream(**asked) as stream:
+        for event in stream:
+            events.append(event)
+            if len(events) == 5:
+                may_write.set()
+    kinds = [event.type for event in events]
+    assert kinds[:5] == ["response.created", *["response.in_progress"] * 4]
+    assert kinds[-1] == "response.incomplete"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
 def test_who_offers_http_2_is_answered_and_nothing_is_logged(
