@@ -31,6 +31,7 @@ class ChatPrompt:
         come in one answer.
     variables: what the template may read besides, such as ``enable_thinking``.
     is_continued: a last message of the assistant is the beginning of the answer.
+    thought_budget: most tokens of thoughts; None is no limit.
     """
 
     messages: Sequence[Message]
@@ -39,6 +40,7 @@ class ChatPrompt:
     is_parallel: bool = True
     variables: Mapping[str, Any] = field(default_factory=dict)
     is_continued: bool = True
+    thought_budget: int | None = None
 
     @property
     def begun(self) -> str:

@@ -93,10 +93,10 @@ def _chat(
         tokens += encoder.encode_marks(end)
     if begun:
         tokens += engine.tokenizer.encode(begun)
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"thought_budget": prompt.thought_budget}
     if prompt.tools:
         grammar = tools.grammar(prompt, stated, _has_parts(engine) and not begun)
-        settings = {**dict.fromkeys(CONSTRAINTS), "grammar": grammar}
+        settings.update(dict.fromkeys(CONSTRAINTS), grammar=grammar)
     return Prepared(
         tokens,
         settings=settings,

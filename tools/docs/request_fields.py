@@ -35,7 +35,8 @@ Limits:
 - Penalties count the whole text. `repeat_last_n` and `dry_penalty_last_n` may be 0, -1, or at
   least as long as the text.
 - `t_max_predict_ms` counts from the first text, and ends an answer once a line is complete.
-- Nothing ends a thought early: budgets of thoughts above 0 have no effect.
+- When the budget of a thought is spent, its closing mark follows, and then the answer. The mark
+  does not count. 0 switches thoughts off, and -1 is no limit.
 - `/apply-template` reads what chats read, and uses messages, tools, `tool_choice`, and the fields
   about thoughts.
 - `/tokenize` reads special tokens as text unless `parse_special` is true.

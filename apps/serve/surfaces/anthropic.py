@@ -186,7 +186,13 @@ def _prompt(body: CountBody) -> ChatPrompt:
         raise invalid(f"tool_choice.type is {choice.type[:40]!r}, expected {', '.join(known)}")
     is_parallel = choice.type == AUTO and not choice.disable_parallel_tool_use
     return ChatPrompt(
-        messages, tools, known[choice.type], is_parallel, body.variables(), body.is_continued
+        messages,
+        tools,
+        known[choice.type],
+        is_parallel,
+        body.variables(),
+        body.is_continued,
+        body.thought_budget,
     )
 
 

@@ -163,7 +163,9 @@ def read_chat(data: bytes, reply: Reply) -> Asked:
     functions = [tool.function for tool in body.tools or () if tool.function is not None]
     tools = [Tool(f.name, f.description or "", f.parameters or {}) for f in functions]
     messages = [_message(message) for message in body.messages]
-    prompt = ChatPrompt(messages, tools, variables=body.variables())
+    prompt = ChatPrompt(
+        messages, tools, variables=body.variables(), thought_budget=body.thought_budget
+    )
     return _asked(body, [prompt] if body.messages else [], reply, _chat_part)
 
 
@@ -207,7 +209,7 @@ def _prompts(body: GenerateBody) -> list[Prompt]:
         return [TextPrompt(body.prompt)]
     system = [{"role": "system", "content": body.system}] if body.system else []
     messages = [*system, {"role": "user", "content": body.prompt}]
-    return [ChatPrompt(messages, variables=body.variables())]
+    return [ChatPrompt(messages, variables=body.variables(), thought_budget=body.thought_budget)]
 
 
 Part = Callable[[Choice], dict[str, Any]]

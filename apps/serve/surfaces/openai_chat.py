@@ -250,6 +250,7 @@ def chat_prompt(body: ChatBody) -> ChatPrompt:
         choice == AUTO if is_parallel is None else is_parallel,
         body.variables(),
         body.is_continued,
+        body.thought_budget,
     )
 
 

@@ -204,7 +204,15 @@ def _prompt(body: ResponsesBody) -> ChatPrompt:
     if isinstance(body.tool_choice, NamedTool) and body.tool_choice.type == "allowed_tools":
         named = [tool.name for tool in body.tool_choice.tools or () if tool.type == "function"]
         tools, choice = allowed(tools, named, body.tool_choice.mode)
-    return ChatPrompt(messages, tools, choice, may_be_several, body.variables(), body.is_continued)
+    return ChatPrompt(
+        messages,
+        tools,
+        choice,
+        may_be_several,
+        body.variables(),
+        body.is_continued,
+        body.thought_budget,
+    )
 
 
 def _message(item: Item) -> dict[str, Any] | None:

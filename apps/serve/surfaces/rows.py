@@ -28,6 +28,7 @@ LLAMA: Others = {
     **refused("tfs_z", "there is no such truncation", 1, 0),
     **refused("adaptive_target adaptive_decay", "there is no such sampler", -1),
     **refused("lora lora_adapters control_vectors", "adapters are merged at export"),
+    **refused("reasoning_budget_message", "a thought that is cut off ends with its mark alone"),
     **refused("grammar_lazy grammar_triggers", "a grammar holds from the first token"),
     **refused("image_data multimodal_data media", _ALONE),
 }

@@ -11,19 +11,21 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 class ThinkingIn(Body):
-    """Anthropic's way to say it. budget_tokens: nothing stops a thought early."""
+    """Anthropic's way to say it. budget_tokens: most tokens of a thought."""
 
     type: str
-    others: ClassVar[Others] = harmless("budget_tokens display")
+    budget_tokens: Whole | None = None
+    others: ClassVar[Others] = harmless("display")
 
 
 class Reasoning(Body):
-    """The way of responses, and of OpenRouter."""
+    """The way of responses, and of OpenRouter. max_tokens: of a thought."""
 
     effort: str | None = None
     enabled: bool | None = None
+    max_tokens: Whole | None = None
     others: ClassVar[Others] = harmless(
-        "summary generate_summary max_tokens exclude context encrypted_content mode"
+        "summary generate_summary exclude context encrypted_content mode"
     )
 
 
@@ -37,6 +39,24 @@ class Thinking(Body):
     thinking: ThinkingIn | None = None
     enable_thinking: bool | None = None
     reasoning_budget: Whole | None = None
+    reasoning_budget_tokens: Whole | None = None
+    thinking_budget: Whole | None = None
+    thinking_budget_tokens: Whole | None = None
+    thinking_token_budget: Whole | None = None
+
+    @property
+    def thought_budget(self) -> int | None:
+        """Most tokens of thoughts; None, or a negative number in the request, is no limit."""
+        stated = (
+            None if self.thinking is None else self.thinking.budget_tokens,
+            None if self.reasoning is None else self.reasoning.max_tokens,
+            self.reasoning_budget,
+            self.reasoning_budget_tokens,
+            self.thinking_budget,
+            self.thinking_budget_tokens,
+            self.thinking_token_budget,
+        )
+        return min((n for n in stated if n is not None and n >= 0), default=None)
 
     def variables(self) -> dict[str, Any]:
         """Returns what the chat template is to read.
@@ -51,6 +71,8 @@ class Thinking(Body):
             is_thinking = False
         elif effort is not None:
             found["reasoning_effort"] = effort
+        if self.thought_budget is not None:  # Seed-OSS is told
+            found["thinking_budget"] = self.thought_budget
         if is_thinking is not None:  # models differ in the name
             found.update(enable_thinking=is_thinking, thinking=is_thinking)
         return {**found, **(self.chat_template_kwargs or {})}
@@ -77,7 +99,7 @@ class Thinking(Body):
             self.think if isinstance(self.think, bool) else None,
             None if self.thinking is None else kinds[self.thinking.type],
             None if self.reasoning is None else self.reasoning.enabled,
-            False if self.reasoning_budget == 0 else None,
+            False if self.thought_budget == 0 else None,
         )
         return next((switch for switch in switches if switch is not None), None)
 

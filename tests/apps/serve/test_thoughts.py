@@ -110,6 +110,38 @@ def test_responses_end_the_text_of_the_thought(server: Any) -> None:
     assert usage["output_tokens_details"]["reasoning_tokens"] > 0
 
 
+def parts(path: str, answer: dict[str, Any]) -> tuple[str, str]:
+    """Returns the text and the thought of an answer."""
+    if path == "/v1/messages":
+        blocks = {block["type"]: block for block in answer["content"]}
+        return blocks["text"]["text"], blocks["thinking"]["thinking"]
+    if path == "/v1/responses":
+        items = {item["type"]: item["content"][0]["text"] for item in answer["output"]}
+        return items["message"], items["reasoning"]
+    message = answer["message"] if path == "/api/chat" else answer["choices"][0]["message"]
+    return message["content"], message.get("reasoning_content") or message.get("thinking")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"reasoning_budget": 4}),
+        ("/v1/chat/completions", {"thinking_budget_tokens": 4, "thinking_budget": -1}),
+        ("/v1/chat/completions", {"reasoning": {"max_tokens": 4}}),
+        ("/v1/responses", {"thinking_token_budget": 4}),
+        ("/v1/messages", {"thinking": {"type": "enabled", "budget_tokens": 4}, "max_tokens": 64}),
+        ("/api/chat", {"thinking_budget": 4, "stream": False}),
+    ],
+)
+def test_a_budget_ends_the_thought(server: Any, path: str, fields: dict[str, Any]) -> None:
+    """The model would think a little longer; the rest of its script follows the mark."""
+    prompt = {"input": "Hi"} if path == "/v1/responses" else {"messages": ASK}
+    _, answer = server.ask("POST", path, {"model": "smollm2", **prompt, **fields})
+    text, thought = parts(path, answer)
+    assert thought == "A greeting,"  # with the line break before it, four tokens
+    assert text.endswith(TEXT)
+
+
 def test_ollama_has_a_thought(server: Any) -> None:
     body = {"model": "smollm2", "messages": ASK, "stream": False}
     _, answer = server.ask("POST", "/api/chat", body)
