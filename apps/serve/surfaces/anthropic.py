@@ -31,6 +31,7 @@ from edgedec.apps.serve.surfaces.fields import (
     Body,
     Knobs,
     Others,
+    Positive,
     Sampling,
     Text,
     Whole,
@@ -126,7 +127,7 @@ class CountBody(Thinking, Continuing, Knobs):
 class MessagesBody(CountBody):
     """The body of a request."""
 
-    max_tokens: Whole = Field(ge=1)
+    max_tokens: Positive
     stream: bool | None = None
     stop_sequences: list[str] | None = None
     temperature: float | None = None

@@ -8,10 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from edgedec.apps.serve.core import ServeError, TextPrompt, invalid
 from edgedec.apps.serve.sampler_chain import SamplerChain
+from edgedec.runtime.config.generation import MAX_LOGPROBS
 from edgedec.runtime.sampling.gbnf import lark_grammar
 
 logger = logging.getLogger(__name__)
@@ -45,10 +54,22 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+_WHOLE = BeforeValidator(_whole)
+
+Whole = Annotated[int, _WHOLE]
 """A whole number, also if a client writes it with a decimal point."""
 
-Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
+Natural = Annotated[int, Field(ge=0), _WHOLE]
+Positive = Annotated[int, Field(ge=1), _WHOLE]
+MaxTokens = Annotated[int, Field(ge=-1), _WHOLE]
+NumChoices = Annotated[int, Field(ge=1, le=MAX_CHOICES), _WHOLE]
+NumLikeliest = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), _WHOLE]
+
+Text = Annotated[
+    str,
+    BeforeValidator(lambda value: "" if value is None else value),
+    WithJsonSchema({"type": ["string", "null"]}),
+]
 """A text; null, as in what clients keep of earlier turns, is an empty one."""
 
 

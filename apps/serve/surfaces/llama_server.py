@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from pydantic import Field
-
 from edgedec.apps.serve.core import (
     Answer,
     Choice,
@@ -23,8 +21,10 @@ from edgedec.apps.serve.core import (
 from edgedec.apps.serve.shelf import Offer
 from edgedec.apps.serve.surfaces import openai, rows
 from edgedec.apps.serve.surfaces.fields import (
-    MAX_CHOICES,
     Body,
+    Natural,
+    NumChoices,
+    NumLikeliest,
     Others,
     Sampling,
     TextPrompts,
@@ -55,13 +55,13 @@ class Common(Sampling):
     model: str = ""
     stream: bool | None = None
     n_predict: Whole | None = None
-    n_cmpl: Whole | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    n_probs: Whole | None = Field(default=None, ge=0, le=20)
+    n_cmpl: NumChoices | None = None
+    n_probs: NumLikeliest | None = None
     json_schema: dict[str, Any] | None = None
     ignore_eos: bool | None = None
     response_fields: list[str] | None = None
     t_max_predict_ms: float | None = None
-    n_indent: Whole | None = Field(default=None, ge=0)
+    n_indent: Natural | None = None
 
     def request(self, prompts: Sequence[Prompt]) -> CoreRequest:
         """Returns the request for ``prompts``. No tokens at all, a warm-up, becomes one."""

@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar
 
-from pydantic import Field
-
 from edgedec.apps.serve.core import (
     Answer,
     CallDelta,
@@ -32,6 +30,7 @@ from edgedec.apps.serve.shelf import Offer
 from edgedec.apps.serve.surfaces import rows
 from edgedec.apps.serve.surfaces.fields import (
     Body,
+    NumLikeliest,
     Others,
     Role,
     Sampling,
@@ -75,7 +74,7 @@ class Common(Body):
     keep_alive: str | float | None = None
     format: str | dict[str, Any] | None = None
     logprobs: bool | None = None
-    top_logprobs: Whole | None = Field(default=None, ge=0, le=20)
+    top_logprobs: NumLikeliest | None = None
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings of a request that the fields state."""

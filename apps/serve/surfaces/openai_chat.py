@@ -26,13 +26,14 @@ from edgedec.apps.serve.core import (
 )
 from edgedec.apps.serve.surfaces import openai, rows
 from edgedec.apps.serve.surfaces.fields import (
-    MAX_CHOICES,
     Body,
+    MaxTokens,
+    NumChoices,
+    NumLikeliest,
     Others,
     Role,
     Sampling,
     Text,
-    Whole,
     call_arguments,
     harmless,
     length_settings,
@@ -200,11 +201,11 @@ class ChatBody(Thinking, Continuing, Sampling):
     messages: list[ChatMessage] = Field(min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Whole | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    max_tokens: Whole | None = Field(default=None, ge=-1)
-    max_completion_tokens: Whole | None = Field(default=None, ge=-1)
+    n: NumChoices | None = None
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
-    top_logprobs: Whole | None = Field(default=None, ge=0, le=20)
+    top_logprobs: NumLikeliest | None = None
     response_format: ResponseFormat | None = None
     tools: list[AnyTool] | None = None
     tool_choice: str | NamedChoice | None = None

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from pydantic import Field
-
 from edgedec.apps.serve.core import (
     Answer,
     CoreRequest,
@@ -21,11 +19,12 @@ from edgedec.apps.serve.core import (
 )
 from edgedec.apps.serve.surfaces import openai, rows
 from edgedec.apps.serve.surfaces.fields import (
-    MAX_CHOICES,
+    MaxTokens,
+    NumChoices,
+    NumLikeliest,
     Others,
     Sampling,
     TextPrompts,
-    Whole,
     length_settings,
     read_body,
     text_prompts,
@@ -45,9 +44,9 @@ class CompletionBody(Sampling):
     echo: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Whole | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    max_tokens: Whole | None = Field(default=None, ge=-1)
-    logprobs: Whole | None = Field(default=None, ge=0, le=20)
+    n: NumChoices | None = None
+    max_tokens: MaxTokens | None = None
+    logprobs: NumLikeliest | None = None
     origins: bool | None = None
 
 

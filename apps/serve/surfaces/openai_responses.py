@@ -8,8 +8,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from pydantic import Field
-
 from edgedec.apps.serve.core import (
     AUTO,
     Answer,
@@ -30,11 +28,12 @@ from edgedec.apps.serve.core import (
 from edgedec.apps.serve.surfaces import openai, rows
 from edgedec.apps.serve.surfaces.fields import (
     Body,
+    MaxTokens,
+    NumLikeliest,
     Others,
     Role,
     Sampling,
     Text,
-    Whole,
     harmless,
     length_settings,
     read_body,
@@ -117,13 +116,13 @@ class ResponsesBody(Thinking, Continuing, Sampling):
     input: str | list[Item]
     instructions: str | None = None
     stream: bool | None = None
-    max_output_tokens: Whole | None = Field(default=None, ge=-1)
+    max_output_tokens: MaxTokens | None = None
     text: TextOptions | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: str | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     include: list[str] | None = None
-    top_logprobs: Whole | None = Field(default=None, ge=0, le=20)
+    top_logprobs: NumLikeliest | None = None
     previous_response_id: str | None = None
     store: bool | None = None
 
@@ -378,7 +377,7 @@ class ResponsesFramer:
             yield self._delta("response.function_call_arguments.delta", event.arguments)
 
     def beat(self) -> Iterable[bytes]:
-        """Returns an event that says again what is so: Codex counts no comments as signs of life."""
+        """Returns an event: comments are no signs of life to Codex."""
         yield self._event("response.in_progress", response=_response(self._head, []))
 
     def end(self) -> Iterable[bytes]:
