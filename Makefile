@@ -102,8 +102,8 @@ images: $(MADE)/dev $(MADE)/model
 	QT_QPA_PLATFORM=offscreen $(BIN)/python tools/images/desktop.py $(CODER) docs/images
 	QT_QPA_PLATFORM=offscreen $(BIN)/python tools/images/icon.py editors/vscode/icon.png
 	$(BIN)/python tools/images/neovim.py $(CODER) docs/images/neovim.svg
-	EDGEDEC_PICTURES=$(CURDIR)/docs/images $(BIN)/python -m pytest -q -rs \
-	  tests/apps/serve/test_page.py::test_a_conversation tests/apps/lsp/test_vscode_editor.py
+	EDGEDEC_PICTURES=$(CURDIR)/docs/images EDGEDEC_CODER=$(CODER) $(BIN)/python -m pytest -q -rs \
+	  tests/apps/serve/test_page.py::test_pictures tests/apps/lsp/test_vscode_editor.py
 
 # Search needs a server: .venv/bin/python -m http.server -d build/site
 docs: $(MADE)/docs build/typing/edgedec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from importlib.resources import files
 from typing import Any
 
 from starlette.requests import Request
@@ -27,11 +26,6 @@ from edgedec.runtime.engine.engine import Engine
 
 IsOver = Callable[[], bool]
 Handler = Callable[[Request], Awaitable[Response]]
-
-_PAGE_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 
 
 class TokenizeBody(Body):
@@ -81,7 +75,6 @@ class Facts:
     def routes(self) -> list[BaseRoute]:
         """Returns the addresses."""
         answers: dict[str, Handler] = {
-            "/": self.page,
             "/health": self.health,
             "/v1/health": self.health,
             "/metrics": self.metrics,
@@ -110,12 +103,6 @@ class Facts:
             *(Route(path, handler, methods=["GET"]) for path, handler in answers.items()),
             *(Route(path, handler, methods=["POST"]) for path, handler in asked.items()),
         ]
-
-    async def page(self, request: Request) -> Response:
-        """Answers with the page to try models."""
-        text = files("edgedec.apps.serve").joinpath("page.html").read_text(encoding="utf-8")
-        headers = {"content-security-policy": _PAGE_POLICY, "x-content-type-options": "nosniff"}
-        return Response(text, media_type="text/html", headers=headers)
 
     async def health(self, request: Request) -> Response:
         """Says that the server runs."""

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from edgedec.apps.serve import openapi
 from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.guard import ErrorShape, Guard
+from edgedec.apps.serve.page_files import page_routes
 from edgedec.apps.serve.request_log import RequestLog
 from edgedec.apps.serve.routes import BODIES, Facts
 from edgedec.apps.serve.service import Service
@@ -76,7 +77,7 @@ def make_web(service: Service) -> ASGIApp:
     paths = [route.path for route in (*answers, *facts) if isinstance(route, Route)]
     known = sorted(path for path in paths if path != "/" and "{" not in path)
     handlers = dict.fromkeys((HTTPException, ServeError), partial(_refused, known))
-    app = Starlette(routes=[*answers, *facts], exception_handlers=handlers)
+    app = Starlette(routes=[*answers, *facts, *page_routes()], exception_handlers=handlers)
     guard = Guard(app, service.settings, error_shape, service.requests)
     return RequestLog(guard, service.metrics, service.settings.log)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -56,7 +57,12 @@ def write_bill(files: Iterable[Path], path: Path) -> None:
         purl=PackageURL("pypi", None, project.name, project.version),
     )  # fmt: skip
     bom.metadata.component = own
-    parts = [*map(file_component, sorted(files)), *linked_components(), *needed_components()]
+    parts = [
+        *map(file_component, sorted(files)),
+        *linked_components(),
+        *bundled_components(),
+        *needed_components(),
+    ]
     for part in parts:
         bom.components.add(part)
     bom.register_dependency(own, parts)
@@ -86,6 +92,20 @@ def linked_components() -> list[Component]:
             licenses=[LicenseExpression(license_id)],
         )
         for name, license_id, description in LINKED
+    ]  # fmt: skip
+
+
+def bundled_components() -> list[Component]:
+    """Returns the scripts of others that the page of `edgedec serve` brings."""
+    text = (ROOT / "apps/serve/page/vendor/versions.json").read_text(encoding="utf-8")
+    return [
+        Component(
+            name=facts["package"], version=facts["version"], type=ComponentType.LIBRARY,
+            bom_ref=f"npm:{name}", description="script of the page of `edgedec serve`",
+            licenses=[LicenseExpression(facts["license"])],
+            purl=PackageURL("npm", None, facts["package"], facts["version"]),
+        )
+        for name, facts in json.loads(text).items()
     ]  # fmt: skip
 
 
