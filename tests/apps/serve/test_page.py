@@ -179,9 +179,10 @@ def test_conversations_are_kept_in_the_browser_alone(
     assert text_of(browser, ".turn") == ""
     send(browser, "Second.")
     until(answered(browser))
-    browser.run("location.reload()")
+    browser.run("document.title = 'before'; location.reload()")
+    until(lambda: browser.run("document.title") == "edgedec")
     until(lambda: text_of(browser, "#conversations .title") == "Second.|First.")
-    assert text_of(browser, ".user .text") == "Second."
+    until(lambda: text_of(browser, ".user .text") == "Second.")
     click(browser, "#conversations [aria-label='Open: First.']")
     assert text_of(browser, ".user .text") == "First."
     browser.run("window.confirm = () => true")
