@@ -89,6 +89,8 @@ class GenerationConfig:
         `Engine.best_of` are batches. The text is the same.
     prefix: text that the output begins with, in tokens of the model's choice; it is part of the
         output. For a prompt that would end in the middle of a word.
+    prediction: text that the output is likely to repeat, with changes, such as the file that an
+        edit is asked of. Drafts follow it; the output stays what it is without.
     logprobs: how many of the likeliest tokens are reported at each place, with their
         log-probabilities and that of the token taken; None reports nothing. Needs a
         verifier that gives the text of plain decoding.
@@ -130,6 +132,7 @@ class GenerationConfig:
     prefix_group: str = ""
     priority: str | None = None
     prefix: str = ""
+    prediction: str = ""
     logprobs: int | None = None
     json_schema: str | Mapping[str, Any] | type[Any] | SchemaMaker | None = None
     regex: str | None = None
@@ -189,6 +192,7 @@ class GenerationConfig:
             if not isinstance(value := getattr(self, name), str | None):
                 raise ConfigError(f"{name} is {shown(value)}, expected text")
         check_type("prefix", self.prefix, str, "text")
+        check_type("prediction", self.prediction, str, "text")
         if self.prefix and given:
             raise ConfigError(
                 f"prefix and {given[0]} are given, expected one: put the prefix into the other"

@@ -62,6 +62,9 @@ TEAM = ""
 GRAMMAR = "grammar"
 """Name of the drafter that has nothing to say without a grammar."""
 
+REWRITE = "rewrite"
+"""Name of the drafter that has nothing to say where a request predicts no text."""
+
 _COMPANY_RATE = 0.3  # at which the latest pass changes what is expected to share the next one
 _MIN_COMPANY = 0.1  # texts: with fewer beside it, a text counts as being alone
 _MAX_ROWS = 64  # of others: a pass that reads so much of a prompt says little of others
@@ -129,8 +132,8 @@ class AutoPlanner:
     ) -> AutoPlanning:
         """Returns the part of a new output's request."""
         team = self.drafters.begin(prompt)
-        if not prompt.has_grammar:
-            team = replace(team, free=[one for one in team.free if one.name != GRAMMAR])
+        silent = {GRAMMAR: not prompt.has_grammar, REWRITE: not prompt.prediction}
+        team = replace(team, free=[one for one in team.free if not silent.get(one.name)])
         if self.team is not None:
             team = replace(team, together=self.team.begin(prompt))
         return AutoPlanning(self, team, prompt.group, target, clock)

@@ -55,7 +55,13 @@ class Speculative(DecodingStrategy):
     def begin(self, state: DecodeState, hidden: HiddenStates) -> SpeculativeDecoding:
         """Returns the rounds of one request."""
         planning = self._planner.begin(
-            DraftPrompt(state.plain_tokens, hidden, state.sequence, state.mask is not None),
+            DraftPrompt(
+                state.plain_tokens,
+                hidden,
+                state.sequence,
+                state.mask is not None,
+                state.prediction,
+            ),
             state.sequence,
             state.clock.now_s,
         )

@@ -58,6 +58,7 @@ class DecodeState:
     n_prompt: how many of ``tokens`` are the prompt.
     most_tokens: most tokens of the text: those of the context, and one more that needs no row.
     is_watched: statistics of the row that chose the newest token are kept, in ``chosen_by``.
+    prediction: tokens of the text that the output is expected to repeat, with changes.
     logprobs: of each emitted token, if the request asks for them. plain_tokens: ``tokens``, those
         of a source by their own ids, as drafters may find them again in the output.
     """
@@ -72,6 +73,7 @@ class DecodeState:
     alignment: Alignment | None = None
     rows: Rows | None = None
     clock: BusyClock = field(default_factory=BusyClock)
+    prediction: Sequence[int] = ()
     n_prompt: int = field(init=False)
     plain_tokens: list[int] = field(init=False)
     is_watched: bool = False
@@ -107,18 +109,23 @@ class DecodeState:
         mask: TokenMask | None = None,
         breakers: frozenset[int] = frozenset(),
         alignment: Alignment | None = None,
+        prediction: Sequence[int] = (),
     ) -> Self:
         """Returns the state of an output that is to follow ``prompt``.
 
-        breakers: tokens that end repetitions. alignment: see `Alignment`.
+        breakers: tokens that end repetitions. alignment: see `Alignment`. prediction: see
+            `DraftPrompt`.
         """
         written = prompt[sequence.n_source_of(prompt) :]
         if mask is not None:
             mask.begin(written)
         is_ordered = config.sampling.is_ordered
         history = History(written, Repeats(written, breakers) if is_ordered else None)
-        stats = DecodeStats()
-        return cls(sequence, list(prompt), config, history, stats, stop_token_ids, mask, alignment)
+        state = cls(
+            sequence, list(prompt), config, history, DecodeStats(), stop_token_ids, mask, alignment
+        )
+        state.prediction = prediction
+        return state
 
     @property
     def sampling(self) -> SamplingConfig:

@@ -71,6 +71,8 @@ class DraftPrompt:
     target: the text in the target model's KV cache, which holds all of it but the anchor whenever
         drafts are asked for. Drafters may run passes over it to propose, and nothing else.
     has_grammar: the output has to follow one.
+    prediction: what the output is expected to repeat, with changes; see
+        `GenerationConfig.prediction`.
 
     Shapes: hidden [n, hidden_size] float32, n at most len(tokens).
     """
@@ -79,6 +81,7 @@ class DraftPrompt:
     hidden: HiddenStates = field(default_factory=dict)
     target: TokenSequence | None = None
     has_grammar: bool = False
+    prediction: Sequence[int] = ()
 
     @property
     def group(self) -> str:

@@ -168,8 +168,9 @@ class Streams:
         with self._scheduler.exclusive():  # what requests share is made when first asked for
             strategy = self._strategy or self._methods.of_request(config)
             sequence = self._pool.take(tokens, config.prefix_group)
+        prediction = self.loaded.tokenizer.encode(config.prediction) if config.prediction else ()
         return strategy, DecodeState.start(
-            sequence, tokens, config, stops, mask, breakers, alignment
+            sequence, tokens, config, stops, mask, breakers, alignment, prediction
         )
 
     def new_sequence(self) -> TokenSequence:
