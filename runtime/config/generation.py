@@ -193,6 +193,11 @@ class GenerationConfig:
                 raise ConfigError(f"{name} is {shown(value)}, expected text")
         check_type("prefix", self.prefix, str, "text")
         check_type("prediction", self.prediction, str, "text")
+        if not self.prediction and "rewrite" in (self.method or "").split("+"):
+            raise ConfigError(
+                "method rewrite needs a prediction, the text that the output is likely to repeat: "
+                "set prediction, or leave the method at auto"
+            )
         if self.prefix and given:
             raise ConfigError(
                 f"prefix and {given[0]} are given, expected one: put the prefix into the other"

@@ -29,6 +29,7 @@ from edgedec.apps.serve.surfaces.fields import (
     Sampling,
     TextPrompts,
     Whole,
+    harmless,
     read_body,
     text_prompts,
 )
@@ -47,7 +48,12 @@ class ExtraFile(Body):
 class Common(Sampling):
     """What both kinds of requests have."""
 
-    others: ClassVar[Others] = {**rows.NOTES, **rows.LLAMA, **rows.VLLM}
+    others: ClassVar[Others] = {
+        **rows.NOTES,
+        **rows.LLAMA,
+        **rows.VLLM,
+        **harmless("prediction"),
+    }
 
     random_seeds: ClassVar[tuple[int, ...]] = (-1, 2**32 - 1)
     drops_empty_stops: ClassVar[bool] = True

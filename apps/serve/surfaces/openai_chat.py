@@ -192,6 +192,14 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
+class Prediction(Body):
+    """A text that the answer is likely to repeat."""
+
+    others: ClassVar[Others] = harmless("type")
+
+    content: str | list[Part]
+
+
 class ChatBody(Thinking, Continuing, Sampling):
     """The body of a request."""
 
@@ -207,6 +215,7 @@ class ChatBody(Thinking, Continuing, Sampling):
     logprobs: bool | None = None
     top_logprobs: NumLikeliest | None = None
     response_format: ResponseFormat | None = None
+    prediction: Prediction | None = None
     tools: list[AnyTool] | None = None
     tool_choice: str | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -227,6 +236,8 @@ def read(data: bytes, reply: Reply) -> Asked:
         settings["logprobs"] = body.top_logprobs or 0
     if body.response_format is not None:
         settings.update(format_settings(body.response_format))
+    if body.prediction is not None:
+        settings["prediction"] = content_text(body.prediction.content, False)
     request = CoreRequest(
         body.model, [chat_prompt(body)], settings, body.n or 1, with_origins=bool(body.origins)
     )

@@ -8,7 +8,7 @@ _ALONE = "this model reads and writes text alone"
 
 NOTES: Others = harmless(
     "store metadata user safety_identifier service_tier prompt_cache_key prompt_cache_retention "
-    "prompt_cache_options prediction verbosity moderation provider transforms models route "
+    "prompt_cache_options verbosity moderation provider transforms models route "
     "extra_headers request_id timeout api_key base_url"
 )
 """For accounts, caches, routers and bills."""
@@ -87,6 +87,7 @@ OLD_EMBED: Others = {
 
 EMBEDDINGS: Others = {
     **NOTES,
+    **harmless("prediction"),
     **harmless("priority cache_salt"),
     **refused("messages", "send texts as input"),
     **refused("embed_dtype", "vectors are float32", "float32"),
@@ -105,6 +106,7 @@ RESPONSES: Others = {
 
 ANTHROPIC: Others = {
     **NOTES,
+    **harmless("prediction"),
     **LLAMA,
     **harmless(
         "cache_control inference_geo diagnostics speed user_profile_id workspace_id betas "

@@ -65,6 +65,23 @@ def test_content_may_come_in_parts(chat: Any, engine: Engine) -> None:
     assert answer.choices[0].message.content == expected(engine)
 
 
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_prediction_changes_drafts_alone(chat: Any, engine: Engine, in_parts: bool) -> None:
+    text = expected(engine)
+    content = [{"type": "text", "text": text}] if in_parts else text
+    prediction = {"type": "content", "content": content}
+    answer = chat(prediction=prediction, extra_body={"method": "rewrite"})
+    assert answer.choices[0].message.content == text
+    details = answer.usage.completion_tokens_details
+    assert details.accepted_prediction_tokens > 5
+
+
+@pytest.mark.parametrize("prediction", ["text", {"type": "content"}, {"content": 3}])
+def test_a_prediction_that_is_none_is_refused(chat: Any, prediction: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="prediction"):
+        chat(prediction=prediction)
+
+
 def test_several_answers_have_seeds_of_their_own(chat: Any, engine: Engine) -> None:
     answer = chat(n=2, temperature=0.9, top_p=0.95, seed=7)
     sampling = SamplingConfig(temperature=0.9, top_p=0.95)

@@ -45,6 +45,7 @@ from ...draft_toys import HEAD_WIDTH, HIDDEN_LAYERS, LayeredToy, ToyHead, ToyMas
 from .rounds import outcome_of
 
 V, N_LIGHTS = 12, 3
+PREDICTION = (1, 2, 3, 1, 2, 4, 5, 0) * 20
 BUDGETS = [Budget(7, 5, 0.02), Budget(4, 4), Budget(1, 1), Budget(9, 3, 0.0, 0.1, 3), Budget(0, 0)]
 SETTINGS = [
     (SamplingConfig(), SiblingKind.DETERMINISTIC),
@@ -136,7 +137,7 @@ class Talk:
         self._tree = DraftTree()
         self._target = ToySession(V, model=LayeredToy(V))
         self._drafting: Drafting | ModelDrafting = drafter.begin(
-            DraftPrompt(list(text), hidden_of(drafter, text), self._target)
+            DraftPrompt(list(text), hidden_of(drafter, text), self._target, prediction=PREDICTION)
         )
         self._drafter = drafter
         if self._name == "mtp":  # which the pass that gives the first token tells what follows
