@@ -47,6 +47,7 @@ class Settings(TypedDict, total=False):
     prefix_group: str
     priority: str | None
     prefix: str
+    prediction: str
     logprobs: int | None
     json_schema: str | Mapping[str, Any] | None
     regex: str | None
