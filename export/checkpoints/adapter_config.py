@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ MERGE_WITH_PEFT = (
 )
 
 _APPLIED = {
+    "target_parameters",
     "peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "use_dora",
     "bias", "lora_bias", "modules_to_save", "trainable_token_indices", "init_lora_weights",
 }  # fmt: skip
@@ -47,7 +48,6 @@ _REFUSED = {
     "arrow_config": "it chooses among adapters for each token, so it cannot be merged",
     "monteclora_config": "its weights are random",
     "kasa_config": "it changes the base weights",
-    "target_parameters": "it adapts stacked parameters",
 }
 _EDITING_STARTS = ("pissa", "olora", "corda", "loftq", "lora_ga", "loraga")
 """Ways to begin a training that subtract from the base weights what the adapter begins with.
@@ -61,6 +61,7 @@ class AdapterConfig:
     """Ranks and scales of an adapter.
 
     rank: of modules that ``rank_pattern`` does not name. is_scaled_by_root: rsLoRA.
+    parameters: names, or their ends, of parameters that are adapted by themselves.
     unapplied: a line for each key that nothing here applies.
     """
 
@@ -70,7 +71,21 @@ class AdapterConfig:
     rank_pattern: Mapping[str, Any]
     alpha_pattern: Mapping[str, Any]
     token_ids: Mapping[str, tuple[int, ...]]
+    parameters: tuple[str, ...] = ()
     unapplied: tuple[str, ...] = ()
+
+    def parameters_of(self, module: str, is_known: Callable[[str], bool]) -> tuple[str, ...]:
+        """Returns the adapted parameters of ``module``, in the order in which PEFT wraps them.
+
+        is_known: whether the model has a parameter of that name.
+        """
+        names = (f"{module}.{stated.rpartition('.')[2]}" for stated in self.parameters)
+        found = {
+            name
+            for name, stated in zip(names, self.parameters, strict=True)
+            if f".{name}".endswith(f".{stated}") and is_known(name)
+        }
+        return tuple(sorted(found, reverse=True))  # gate_up_proj before down_proj, as they are made
 
     def rank_of(self, module: str) -> int:
         """Returns the rank of the pair of matrices of ``module``."""
@@ -123,6 +138,7 @@ def read_config(folder: Path) -> AdapterConfig:
         _patterns(fields, "rank_pattern", is_rank=True),
         _patterns(fields, "alpha_pattern"),
         _token_ids(fields),
+        _parameters(fields),
         tuple(
             f"{fields.origin}: {key} is {shown(value)}, which is not applied"
             for key, value in fields.values.items()
@@ -171,6 +187,13 @@ def _patterns(fields: Fields, key: str, is_rank: bool = False) -> Mapping[str, A
         except (re.error, RecursionError, OverflowError):
             fields.fail(key, pattern, "names or regular expressions of modules")
     return table.values
+
+
+def _parameters(fields: Fields) -> tuple[str, ...]:
+    stated = fields.get("target_parameters") or []
+    if not isinstance(stated, list) or not all(isinstance(name, str) for name in stated):
+        fields.fail("target_parameters", stated, "names of parameters")
+    return tuple(stated)
 
 
 def _token_ids(fields: Fields) -> Mapping[str, tuple[int, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from edgedec.export.checkpoints.adapter_edits import (
     TokenRows,
     VectorEdit,
 )
+from edgedec.export.checkpoints.expert_edits import StackedPair
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.quant import PlainTensor
@@ -32,6 +34,7 @@ WEIGHTS, MLX_WEIGHTS = "adapter_model.safetensors", "adapters.safetensors"
 _PREFIX = "base_model.model."
 _TEXT_PART = re.compile(r"^(model\.)?language_model\.(model\.)?(?=layers|embed|norm)")
 """What models that see images have before the names of their text model's weights."""
+_WRAPPED = ".base_layer"
 _PEFT_KINDS = {
     "lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector",
 }  # fmt: skip
@@ -41,16 +44,22 @@ _PEFT_KINDS = {
 class Adapter:
     """What an adapter does, by the published names of weights.
 
+    stacked: by the names of parameters of stacked experts.
     unapplied: a line for each setting that is not applied.
     """
 
     matrices: dict[str, list[Edit]] = field(default_factory=lambda: defaultdict(list))
     vectors: dict[str, list[VectorEdit]] = field(default_factory=lambda: defaultdict(list))
+    stacked: dict[str, StackedPair] = field(default_factory=dict)
     unapplied: tuple[str, ...] = ()
 
 
-def read_adapter(folder: Path, weight: float, vocab_size: int) -> Adapter:
+def read_adapter(
+    folder: Path, weight: float, vocab_size: int, is_known: Callable[[str], bool]
+) -> Adapter:
     """Returns the adapter in ``folder``, to be merged with ``weight``.
+
+    is_known: whether the model has a parameter of that name.
 
     Raises:
         CheckpointError: A file is missing or damaged.
@@ -70,6 +79,7 @@ def read_adapter(folder: Path, weight: float, vocab_size: int) -> Adapter:
         module, kind = _split(folder, name)
         parts[module][kind] = _floats(folder, name, tensor)
     found = Adapter(unapplied=config.unapplied)
+    _add_parameters(found, folder, parts, config, weight, is_known)
     for module, of_module in parts.items():
         _add_peft(found, folder, module, of_module, config, weight, vocab_size)
     return found
@@ -134,6 +144,55 @@ def _add_peft(
         found.vectors[f"{module}.bias"].append(AddedToVector(added * scale))
     if parts:
         found.matrices[f"{module}.weight"].append(_pair(folder, module, parts, config, weight))
+
+
+def _add_parameters(
+    found: Adapter,
+    folder: Path,
+    parts: dict[str, dict[str, Floats]],
+    config: AdapterConfig,
+    weight: float,
+    is_known: Callable[[str], bool],
+) -> None:
+    """Moves what adapts parameters by themselves from ``parts`` to ``found``.
+
+    A module with several of them is wrapped several times: the first is the innermost.
+    """
+    for outer in [module for module in parts if not module.endswith(_WRAPPED)]:
+        wrappers = [outer]
+        while f"{wrappers[-1]}{_WRAPPED}" in parts:
+            wrappers.append(wrappers[-1] + _WRAPPED)
+        parameters = config.parameters_of(outer, is_known)
+        if not parameters:
+            continue
+        if len(parameters) != len(wrappers):
+            raise CheckpointError(
+                f"{folder}: adapts {len(wrappers)} parameters of {outer}, target_parameters names "
+                f"{len(parameters)}; fetch the adapter again"
+            )
+        for name, wrapper in zip(parameters, reversed(wrappers), strict=True):
+            _add_parameter(found, folder, name, parts.pop(wrapper), config, weight)
+
+
+def _add_parameter(
+    found: Adapter,
+    folder: Path,
+    name: str,
+    parts: dict[str, Floats],
+    config: AdapterConfig,
+    weight: float,
+) -> None:
+    down, up, rank = parts.get("lora_A"), parts.get("lora_B"), config.rank_of(name)
+    is_pair = down is not None and up is not None and down.ndim == up.ndim == 2
+    if not is_pair or down is None or up is None or len(down) != up.shape[1] or len(down) % rank:
+        raise CheckpointError(
+            f"{folder}: {name} has no pair of matrices of rank {rank}; fetch it again"
+        )
+    scale = weight * config.scale_of(name)
+    if len(down) == rank and name.endswith(".weight"):  # a matrix alone, such as a router's
+        found.matrices[name].append(Pair(down, up, scale))
+    else:
+        found.stacked[name] = StackedPair(down, up, scale)
 
 
 def _pair(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,14 @@ from edgedec.export.checkpoints.adapter_config import CONFIG, MERGE_WITH_PEFT
 from edgedec.export.checkpoints.adapter_edits import Edit, Floats, TokenRows, VectorEdit
 from edgedec.export.checkpoints.adapter_file import WEIGHTS, read_adapter
 from edgedec.export.checkpoints.checkpoint import Checkpoint, EditedCheckpoint
+from edgedec.export.checkpoints.expert_edits import (
+    OfExpert,
+    StackedEdit,
+    StackedPair,
+    experts_by_name,
+    stacked_shape,
+    stacked_sources,
+)
 from edgedec.export.quantising.quantise import square_sum
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families import find_family, scales_weights
@@ -47,12 +56,17 @@ class Merged(EditedCheckpoint):
         self._edits: dict[str, list[Edit]] = {}
         self._vector_edits: dict[str, list[VectorEdit]] = {}
         self._unapplied: tuple[str, ...] = ()
+        self._of_expert = experts_by_name(self._weights)
         for folder, scale in adapters:
             self._add(folder, scale)
 
     def _add(self, folder: Path, scale: float) -> None:
-        adapter = read_adapter(folder, scale, self.config.vocab_size)
+        adapter = read_adapter(folder, scale, self.config.vocab_size, self._has)
+        self._add_stacked(folder, adapter.stacked)
         for name, edits in adapter.matrices.items():
+            if name in self._of_expert:
+                self._add_to_expert(folder, name, edits)
+                continue
             for edit in edits:
                 unties = not isinstance(edit, TokenRows)
                 for ours in self._adapted(folder, name, edit.shape, unties):
@@ -62,6 +76,49 @@ class Merged(EditedCheckpoint):
                 for ours in self._adapted(folder, name, vector.shape):
                     self._vector_edits.setdefault(ours, []).append(vector)
         self._unapplied += adapter.unapplied
+
+    def _has(self, name: str) -> bool:
+        """Whether the published model has the parameter ``name``."""
+        is_matrix = any(weight.hf.name == name for weight in self._weights.values())
+        return is_matrix or bool(stacked_sources(self._weights, name))
+
+    def _add_to_expert(self, folder: Path, name: str, edits: list[Edit]) -> None:
+        """Adds edits of a tensor that is the matrix of one expert."""
+        ours, expert = self._of_expert[name]
+        weight = self._weights[ours]
+        n_experts, (n_rows, *k) = weight.hf.n_experts, weight.shape
+        for edit in edits:
+            if edit.shape != (expected := (n_rows // n_experts, *k)):
+                self._refuse_shape(folder, name, edit.shape, expected)
+            self._edits.setdefault(ours, []).append(OfExpert(edit, expert, n_experts))
+
+    def _add_stacked(self, folder: Path, pairs: dict[str, StackedPair]) -> None:
+        """Adds edits of tensors that stack experts.
+
+        PEFT says nowhere which side of a matrix is the output. Matrices that are no squares show
+        it, and those of one adapter agree.
+        """
+        sources = {name: stacked_sources(self._weights, name) for name in pairs}
+        shapes, may_be = {}, {}
+        for name, pair in pairs.items():
+            if not sources[name]:
+                self._refuse_name(folder, name)
+            shapes[name] = stacked_shape(self._weights, sources[name])
+            may_be[name] = pair.is_of(shapes[name])
+            n_experts = next(iter(sources[name].values())).n_experts
+            if not may_be[name] or len(pair.down) % n_experts:
+                stated = (len(pair.up), pair.down.shape[1])
+                self._refuse_shape(folder, name, stated, shapes[name])
+        sides = {next(iter(either)) for either in may_be.values() if len(either) == 1}
+        if pairs and len(sides) != 1:
+            raise UnsupportedModelError(
+                f"{folder}: adapts {next(iter(pairs))}, whose matrices are squares: nothing says "
+                f"which side of them is the output; {MERGE_WITH_PEFT}"
+            )
+        for name, pair in pairs.items():
+            for ours, source in sources[name].items():
+                edit = StackedEdit(pair, source, True in sides, shapes[name])
+                self._edits.setdefault(ours, []).append(edit)
 
     @property
     def unapplied(self) -> tuple[str, ...]:
@@ -136,19 +193,22 @@ class Merged(EditedCheckpoint):
             ours: weight for ours, weight in self._weights.items() if weight.hf.name == name
         }
         if not found or any(weight.hf.n_experts for weight in found.values()):
-            raise CheckpointError(
-                f"{folder}: adapts {name}, which {self.name} does not have; it is an adapter of "
-                f"another model"
-            )
+            self._refuse_name(folder, name)
         n = max(weight.hf.first_row + weight.shape[0] for weight in found.values())
         expected = (n, *next(iter(found.values())).shape[1:])
         if shape != expected:
             self._refuse_shape(folder, name, shape, expected)
         return list(found)
 
+    def _refuse_name(self, folder: Path, name: str) -> NoReturn:
+        raise CheckpointError(
+            f"{folder}: adapts {name}, which {self.name} does not have; it is an adapter of "
+            f"another model"
+        )
+
     def _refuse_shape(
         self, folder: Path, name: str, shape: tuple[int, ...], expected: tuple[int, ...]
-    ) -> None:
+    ) -> NoReturn:
         if name in (_EMBEDDING, _HEAD) and shape[1:] == expected[1:]:
             raise UnsupportedModelError(
                 f"{folder}: {name} has {shape[0]} rows, that of {self.name} {expected[0]}: the "

@@ -33,9 +33,27 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gaussian": (UNTIED, {"init_lora_weights": "gaussian"}),
     "orthogonal": (UNTIED, {"init_lora_weights": "orthogonal"}),
 }
+EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "both stacked linears": (
+        "granitemoe", {"target_parameters": ["output_linear.weight", "input_linear.weight"]}
+    ),
+    "one of them": ("granitemoe", {"target_parameters": ["output_linear.weight"]}),
+    "both parameters": ("gpt_oss", {"target_parameters": ["gate_up_proj", "experts.down_proj"]}),
+    "a rank for one": ("gpt_oss", {"target_parameters": ["down_proj", "gate_up_proj"],
+                                   "rank_pattern": {"gate_up_proj": 2}, "use_rslora": True}),
+    "a router": ("gpt_oss", {"target_parameters": ["router.weight", "down_proj"],
+                             "alpha_pattern": {"router.weight": 40}}),
+    "linears of one expert": ("mixtral", {"target_modules": ["w1", "w2", "w3", "gate"]}),
+    "with DoRA": ("qwen3_moe", {"target_modules": ["gate_proj", "down_proj"], "use_dora": True}),
+}  # fmt: skip
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "PiSSA": (UNTIED, {"init_lora_weights": "pissa"}, "init_lora_weights"),
     "OLoRA": (UNTIED, {"init_lora_weights": "olora"}, "init_lora_weights"),
+    "squares": (
+        {"family": "granitemoe", "intermediate_size": 32, "num_local_experts": 4},
+        {"target_parameters": ["output_linear.weight"], "target_modules": []},
+        "squares",
+    ),
     "tied head": ({"tie_word_embeddings": True}, {"modules_to_save": ["lm_head"]}, "one matrix"),
 }
 
@@ -57,6 +75,63 @@ def tool() -> Iterator[Any]:
 def test_what_peft_merges(tool: Any, tmp_path: Path, name: str) -> None:
     model, config = CASES[name]
     assert tool.compared(tmp_path, model, {**PLAIN, **config}, 0) == "equal"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", EXPERTS)
+def test_what_peft_merges_into_experts(tool: Any, tmp_path: Path, name: str) -> None:
+    family, config = EXPERTS[name]
+    config = {**PLAIN, "target_modules": ["q_proj"], **config}
+    model = {"family": family, **tool.MIXTURES[family]}
+    assert tool.compared(tmp_path, model, config, 0) == "equal"
+
+
+def test_experts_that_transformers_5_stacks(tool: Any, tmp_path: Path) -> None:
+    """Adapters of its parameters, made by PEFT, for a directory with a tensor for each expert."""
+    import numpy as np
+    import peft
+    import torch
+
+    settings = {"family": "qwen3_moe", **UNTIED, **tool.MIXTURES["qwen3_moe"]}
+    assert tool.made_by_peft(tmp_path, settings, {**PLAIN, "target_modules": ["q_proj"]}, 0)
+    base = tool.HuggingFaceCheckpoint(tmp_path / "base")
+    gate, up, down = (
+        base.rows(f"layers.1.mlp.experts.{part}_proj.weight", 0, n).dequantize().reshape(4, -1, k)
+        for part, n, k in (("gate", 96, 32), ("up", 96, 32), ("down", 128, 24))
+    )
+
+    class Stacked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            both = torch.tensor(np.concatenate([gate, up], axis=1))
+            self.gate_up_proj = torch.nn.Parameter(both)
+            self.down_proj = torch.nn.Parameter(torch.tensor(down))
+
+    holder = torch.nn.Module()
+    place = holder
+    for name in ("model", "layers", "1", "mlp"):
+        place.add_module(name, torch.nn.Module())
+        place = getattr(place, name)
+    place.add_module("experts", Stacked())
+    config = peft.LoraConfig(
+        r=3, lora_alpha=5, target_modules=[], target_parameters=["gate_up_proj", "down_proj"]
+    )
+    made = peft.get_peft_model(holder, config)
+    for parameter in made.parameters():
+        parameter.data.add_(torch.randn_like(parameter) * 0.05 * parameter.requires_grad)
+    made.save_pretrained(tmp_path / "stacked")
+    experts = made.merge_and_unload().model.layers.get_submodule("1").mlp.experts
+    merged = tool.Merged(base, ((tmp_path / "stacked", 1.0),))
+    both = experts.gate_up_proj.detach().numpy()
+    for part, expected in (
+        ("gate", both[:, :24]), ("up", both[:, 24:]), ("down", experts.down_proj.detach().numpy())
+    ):  # fmt: skip
+        name = f"layers.1.mlp.experts.{part}_proj.weight"
+        n = expected.shape[0] * expected.shape[1]
+        found = np.concatenate(
+            [merged.rows(name, at, min(at + 17, n)).dequantize() for at in range(0, n, 17)]
+        )
+        np.testing.assert_allclose(found, expected.reshape(n, -1), rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -2,9 +2,9 @@
 
     python tools/fuzz/adapters.py --tries 500 --seconds 500
 
-Each try trains nothing: PEFT makes an adapter of a tiny llama, its weights get random values, PEFT
-saves and merges it, and edgedec merges it, too. Both have the same weights, or edgedec refuses in
-one line. Called again it goes on.
+Each try trains nothing: PEFT makes an adapter of a tiny llama, or of a tiny mixture of experts, its
+weights get random values, PEFT saves and merges it, and edgedec merges it, too. Both have the same
+weights, or edgedec refuses in one line. Called again it goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,54 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
+_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+MIXTURES: dict[str, dict[str, Any]] = {
+    "granitemoe": {"logits_scaling": 1.0, **_EXPERTS},
+    "gpt_oss": {"head_dim": 8, "layer_types": ["sliding_attention", "full_attention"], **_EXPERTS},
+    "mixtral": _EXPERTS,
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+                  "head_dim": 8},
+}  # fmt: skip
+PARAMETERS = {
+    "granitemoe": ["input_linear.weight", "block_sparse_moe.output_linear.weight"],
+    "gpt_oss": ["mlp.experts.gate_up_proj", "down_proj", "router.weight"],
+}
+"""Parameters of experts, by models that stack them."""
+OF_EXPERTS = {"mixtral": ["w1", "w2", "w3", "gate"],
+              "qwen3_moe": ["gate_proj", "up_proj", "down_proj", "gate"]}  # fmt: skip
+
+
 def drawn(rng: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns settings of a model, and of an adapter for it."""
+    return drawn_mixture(rng) if rng.random() < 0.3 else drawn_llama(rng)
+
+
+def drawn_mixture(rng: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns settings of a mixture of experts, and of an adapter for its experts."""
+    family = rng.choice(list(MIXTURES))
+    model = {"family": family, "tie_word_embeddings": rng.random() < 0.3, **MIXTURES[family]}
+    if rng.random() < 0.2:  # squares
+        model |= {"intermediate_size": 32, "moe_intermediate_size": 32}
+    config: dict[str, Any] = {
+        "r": rng.randint(1, 4), "lora_alpha": rng.randint(1, 24), "use_rslora": rng.random() < 0.3,
+        "target_modules": rng.sample(["q_proj", "o_proj", "k_proj"], rng.randint(0, 3)),
+    }  # fmt: skip
+    if family in OF_EXPERTS:
+        some = OF_EXPERTS[family]
+        config["target_modules"] += rng.sample(some, rng.randint(1, len(some)))
+        config["use_dora"] = rng.random() < 0.3
+        keys = [*some, r".*experts\.2\..*"]
+    else:
+        some = PARAMETERS[family]
+        config["target_parameters"] = rng.sample(some, rng.randint(1, len(some)))
+        keys = [key.rpartition(".")[2] for key in some] + [r".*\.1\..*"]
+    for pattern, most in (("rank_pattern", 5), ("alpha_pattern", 30)):
+        if rng.random() < 0.3:
+            config[pattern] = {rng.choice(keys): rng.randint(1, most)}
+    return model, config
+
+
+def drawn_llama(rng: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns settings of a llama, and of an adapter for it."""
     is_tied, has_bias = rng.random() < 0.25, rng.random() < 0.4
     model = {"tie_word_embeddings": is_tied, "attention_bias": has_bias}
@@ -107,7 +154,14 @@ def compared(folder: Path, model: dict[str, Any], config: dict[str, Any], seed: 
 
 
 def _kind(text: str) -> str:
-    kinds = ("init_lora_weights", "one matrix", "vocabulary", "does not have", "magnitudes")
+    kinds = (
+        "squares",
+        "init_lora_weights",
+        "one matrix",
+        "vocabulary",
+        "does not have",
+        "magnitudes",
+    )
     return next((kind for kind in kinds if kind in text), text)
 
 
@@ -119,9 +173,11 @@ def made_by_peft(folder: Path, model: dict[str, Any], config: dict[str, Any], se
 
     warnings.simplefilter("ignore")
     torch.manual_seed(seed)
-    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **model))
+    settings = {"family": "llama", **SIZES, **model}
+    config_of = transformers.AutoConfig.for_model(settings.pop("family"), **settings)
+    llama = transformers.AutoModelForCausalLM.from_config(config_of)
     for name, parameter in llama.named_parameters():
-        if name.endswith("bias") or "norm" in name:
+        if name.endswith("bias") or "norm" in name or "experts" in name:
             parameter.data.add_(torch.randn_like(parameter) * 0.2)
     llama.save_pretrained(folder / "base")
     try:
@@ -130,7 +186,7 @@ def made_by_peft(folder: Path, model: dict[str, Any], config: dict[str, Any], se
             if parameter.requires_grad:
                 parameter.data.add_(torch.randn_like(parameter) * 0.05)
         made.save_pretrained(folder / "adapter")
-        again = transformers.LlamaForCausalLM.from_pretrained(folder / "base")
+        again = transformers.AutoModelForCausalLM.from_pretrained(folder / "base")
         loaded = peft.PeftModel.from_pretrained(again, str(folder / "adapter"))
         loaded.merge_and_unload().save_pretrained(folder / "merged")
     except Exception:  # PEFT raises bare exceptions for what it cannot do

@@ -154,9 +154,10 @@ def test_adapters_that_do_not_fit(make_gguf: Any, tmp_path: Path) -> None:
         ({"kasa_config": {"x": 1}}, "kasa_config"),
         ({"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens"),
         ({"layer_replication": [[0, 2]]}, "layer_replication"),
-        ({"target_parameters": ["mlp.experts.down_proj"]}, "target_parameters"),
         ({"use_qalora": True}, "use_qalora"),
     )
+    write_adapter(folder, target_parameters=7)
+    assert "target_parameters is 7, expected names of parameters" in refusal()
     for config, word in refused:
         write_adapter(folder, **config)
         assert word in refusal(UnsupportedModelError)
