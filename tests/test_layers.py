@@ -96,7 +96,7 @@ OPTIONAL = {
     "apps/lsp/window.py": {"lsprotocol", "pygls"},
     "apps/serve": {"h11", "prometheus_client", "pydantic", "starlette", "uvicorn"},
     "apps/serve/ray_app.py": {"pydantic", "ray", "starlette"},
-    "apps/serve/surfaces": {"pydantic"},
+    "apps/serve/api": {"pydantic"},
     "apps/measuring/pictures.py": {"matplotlib"},
     "apps/bench/plot.py": {"matplotlib"},
     "apps/eval/plot.py": {"matplotlib"},

@@ -37,7 +37,7 @@ _REASONS: Mapping[str, EndReason] = {"stop": "stop", "length": "length", "contex
 
 
 @dataclass(frozen=True)
-class Order:
+class Job:
     """One answer that is to be written.
 
     is_echoed: the prompt comes first. is_silent: nothing is written behind it. with_origins: pieces
@@ -56,9 +56,9 @@ class Order:
 class Writer:
     """Writes one answer, and reports what happens as events, in whichever thread does a step."""
 
-    def __init__(self, engine: Engine, order: Order, tell: Callable[[Event], None]) -> None:
+    def __init__(self, engine: Engine, job: Job, tell: Callable[[Event], None]) -> None:
         self._engine = engine
-        self._order = order
+        self._job = job
         self._tell = tell
         self._stream: Stream | None = None
         self._is_stopped = False
@@ -69,20 +69,20 @@ class Writer:
         Raises:
             ServeError: The request makes no sense, or does not fit the context.
         """
-        found = self._order.prepared
-        if self._stream is None and not self._order.is_silent:
+        found = self._job.prepared
+        if self._stream is None and not self._job.is_silent:
             with client_errors():
                 self._stream = self._engine.streams.open(
-                    found.tokens, self._order.config, is_answer=found.is_answer
+                    found.tokens, self._job.config, is_answer=found.is_answer
                 )
 
     def write(self) -> ServeError | None:
         """Writes the answer to its end, or until it is stopped; returns what went wrong."""
         try:
-            if self._order.is_echoed:
+            if self._job.is_echoed:
                 self._echo()
-            if self._order.is_silent:
-                self._tell(Done(self._order.index, "length", self._counts_of_echo()))
+            if self._job.is_silent:
+                self._tell(Done(self._job.index, "length", self._counts_of_echo()))
             elif not self._is_stopped:
                 self._follow_stream()
         except ServeError as problem:
@@ -107,10 +107,10 @@ class Writer:
 
     def _follow_stream(self) -> None:
         self.open()
-        order, stream = self._order, self._stream
+        job, stream = self._job, self._stream
         assert stream is not None
-        parser = OutputParser(order.index, order.prepared.has_calls)
-        watch = LineWatch(order.lines or LineLimits())
+        parser = OutputParser(job.index, job.prepared.has_calls)
+        watch = LineWatch(job.lines or LineLimits())
         n_sent = 0
 
         def take(piece: Piece) -> None:
@@ -118,11 +118,11 @@ class Writer:
             if piece.is_provisional or self._is_stopped or watch.is_over:
                 return
             if piece.is_thought:
-                self._tell(ReasoningDelta(order.index, piece.text))
+                self._tell(ReasoningDelta(job.index, piece.text))
                 return
             tokens = stream.text_logprobs[n_sent:]
             n_sent += len(tokens)
-            origin = piece.origin if order.with_origins else ""
+            origin = piece.origin if job.with_origins else ""
             text = watch.push(piece.text)
             self._tell_all(parser.push(text, self._infos(tokens), origin))
             if watch.is_over:
@@ -134,22 +134,22 @@ class Writer:
             self._tell_all(parser.push("", self._infos(rest)))
             self._tell_all(parser.flush())
             reason = "length" if watch.is_over else _REASONS[stream.result.finish_reason]
-            self._tell(_done(order.index, stream.result, parser.n_calls > 0, reason))
+            self._tell(_done(job.index, stream.result, parser.n_calls > 0, reason))
 
     def _echo(self) -> None:
         """Tells the prompt, token by token with how likely each was, if that is asked for."""
-        ids, n_top = self._order.prepared.tokens, self._order.config.logprobs
+        ids, n_top = self._job.prepared.tokens, self._job.config.logprobs
         infos: list[TokenInfo] = []
         if n_top is not None:
             with client_errors():
                 found = self._engine.score(ids, n_top, lambda: self._is_stopped)
             first = TokenInfo(self._likely(ids[0], None), [])
             infos = [first, *self._infos_of_prompt(found)]
-        text = self._order.prepared.text
-        self._tell(TextDelta(self._order.index, text, infos))
+        text = self._job.prepared.text
+        self._tell(TextDelta(self._job.index, text, infos))
 
     def _counts_of_echo(self) -> Counts:
-        n_prompt = len(self._order.prepared.tokens)
+        n_prompt = len(self._job.prepared.tokens)
         return Counts(n_prompt, 0, 0, 0.0, 0.0, 0, 0, "plain", True)
 
     def _infos(self, tokens: Sequence[TextLogprob]) -> list[TokenInfo]:

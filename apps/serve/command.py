@@ -23,8 +23,8 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
 
 if TYPE_CHECKING:
+    from edgedec.apps.serve.model_registry import ModelRegistry
     from edgedec.apps.serve.settings import ServerSettings
-    from edgedec.apps.serve.shelf import Shelf
     from edgedec.runtime.engine.engine import Engine
 
 _END_S = 10
@@ -63,8 +63,8 @@ def serve(
     with _needs_serve_extra():
         import uvicorn  # noqa: F401
 
+        from edgedec.apps.serve.model_registry import ModelRegistry
         from edgedec.apps.serve.offers import find_offers
-        from edgedec.apps.serve.shelf import Shelf
     from edgedec.runtime.opening.load import load
 
     settings = server_settings(access, limits)
@@ -73,19 +73,21 @@ def serve(
     def open_bundle(bundle: Path) -> Engine:
         return load(bundle, asked)
 
-    shelf = Shelf(find_offers(models or []), open_bundle, limits.max_bytes, limits.keep_alive)
-    run_until_signal(_serve(shelf, settings, loading.kept()), _END_S)
+    registry = ModelRegistry(
+        find_offers(models or []), open_bundle, limits.max_bytes, limits.keep_alive
+    )
+    run_until_signal(_serve(registry, settings, loading.kept()), _END_S)
 
 
-async def _serve(shelf: Shelf, settings: ServerSettings, remark: str | None) -> None:
+async def _serve(registry: ModelRegistry, settings: ServerSettings, remark: str | None) -> None:
     from edgedec.apps.serve import listening, web
     from edgedec.apps.serve.service import Service
 
     sock = listening.bind(settings)
-    service = Service(shelf, settings)
+    service = Service(registry, settings)
     address = sock.getsockname()
     where = f"[{address[0]}]" if ":" in address[0] else address[0]
-    note(f"serving {', '.join(o.name for o in shelf.offers)} on http://{where}:{address[1]}")
+    note(f"serving {', '.join(o.name for o in registry.offers)} on http://{where}:{address[1]}")
     if remark is not None:
         note(remark)
     try:

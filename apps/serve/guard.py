@@ -11,6 +11,7 @@ from contextlib import suppress
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edgedec.apps.serve.api.endpoint import Document
 from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.open_requests import OpenRequests
 from edgedec.apps.serve.page_files import PATHS
@@ -18,7 +19,6 @@ from edgedec.apps.serve.prefix_group import PREFIX_GROUP, group_of
 from edgedec.apps.serve.records import CLIENT_GONE, RECORD
 from edgedec.apps.serve.responses import ClientGoneError, log_unexpected, send_problem
 from edgedec.apps.serve.settings import ServerSettings
-from edgedec.apps.serve.surfaces.surface import Document
 
 OPEN_PATHS = PATHS | {"/health", "/v1/health"}
 """Answered without a key: they tell nothing of anybody."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgedec.apps.model_names import named_bundle, open_library
-from edgedec.apps.serve.shelf import Offer
+from edgedec.apps.serve.model_registry import Offer
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import MANIFEST_NAME, TOKENIZER_NAME, read_manifest
 from edgedec.runtime.opening.bundle_parts import TEMPLATE_NAME

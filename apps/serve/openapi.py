@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
-from starlette.routing import BaseRoute, Route
 
+from edgedec.apps.serve.api.endpoint import Endpoint
 from edgedec.apps.serve.core import ServeError
-from edgedec.apps.serve.surfaces.fields import Body
-from edgedec.apps.serve.surfaces.surface import Surface
+from edgedec.apps.serve.handlers import Address
 from edgedec.models.installation import distribution_version
 
 _REF = "#/components/schemas/{model}"
@@ -30,35 +29,21 @@ _REFUSED = {
 }
 
 
-def document(
-    surfaces: Iterable[Surface],
-    bodies: Mapping[str, type[Body]],
-    facts: Iterable[BaseRoute],
-    error_shape: Callable[[str], Callable[[ServeError], Mapping[str, Any]]],
-) -> dict[str, Any]:
-    """Returns the document.
-
-    Args:
-        surfaces: The addresses of answers.
-        bodies: What other addresses read that are asked by POST.
-        facts: All other addresses.
-        error_shape: From a path to how errors look there.
-    """
-    surfaces = list(surfaces)
-    read = {**{surface.path: surface.body for surface in surfaces}, **bodies}
-    kinds = list(dict.fromkeys(read.values()))
+def document(endpoints: Sequence[Endpoint], others: Sequence[Address]) -> dict[str, Any]:
+    """Returns the document. others: the addresses besides those of answers."""
+    rows: list[Endpoint | Address] = [*endpoints, *others]
+    read = [(row.path, row.error, row.body) for row in rows if row.body is not None]
+    kinds = list(dict.fromkeys(body for _, _, body in read))
     refs, schemas = models_json_schema([(kind, "validation") for kind in kinds], ref_template=_REF)
-    streams = {surface.path: surface.media_type for surface in surfaces}
+    streams = {endpoint.path: endpoint.media_type for endpoint in endpoints}
     paths: dict[str, Any] = {
-        path: {
-            "post": _operation(path, error_shape(path), streams.get(path), refs[kind, "validation"])
-        }
-        for path, kind in read.items()
+        path: {"post": _operation(path, error, streams.get(path), refs[body, "validation"])}
+        for path, error, body in read
     }
-    for route in facts:
-        if isinstance(route, Route) and "GET" in (route.methods or ()):
-            path = route.path.replace(":path}", "}")
-            paths.setdefault(path, {})["get"] = _get(path, error_shape(path))
+    for row in others:
+        if row.body is None:
+            path = row.path.replace(":path}", "}")
+            paths.setdefault(path, {})["get"] = _get(path, row.error)
     return {
         "openapi": "3.1.0",
         "info": {"title": "edgedec serve", "version": distribution_version()},

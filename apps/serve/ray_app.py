@@ -22,10 +22,10 @@ from starlette.types import Message
 
 from edgedec.apps.serve.access import collected_keys
 from edgedec.apps.serve.body_writer import TRANSPORT
+from edgedec.apps.serve.model_registry import ModelRegistry
 from edgedec.apps.serve.offers import find_offers
 from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.settings import ServerSettings
-from edgedec.apps.serve.shelf import Shelf
 from edgedec.apps.serve.web import make_web
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
@@ -57,8 +57,8 @@ class Models:
 
     def __init__(self, models: list[str], threads: int, settings: ServerSettings) -> None:
         loading = EngineOptions(threads=threads)
-        shelf = Shelf(find_offers(models), lambda bundle: load(bundle, loading))
-        self._web = make_web(Service(shelf, settings))
+        registry = ModelRegistry(find_offers(models), lambda bundle: load(bundle, loading))
+        self._web = make_web(Service(registry, settings))
 
     async def answer(self, scope: dict[str, Any], body: bytes) -> AsyncIterator[Message]:
         """Yields the messages of ASGI that answer a request; ends it if they are not wanted."""

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+from edgedec.apps.serve.api.endpoint import Document, json_bytes
 from edgedec.apps.serve.body_writer import BodyWriter
 from edgedec.apps.serve.core import ServeError, invalid
 from edgedec.apps.serve.settings import ServerSettings
-from edgedec.apps.serve.surfaces.surface import Document, json_bytes
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from edgedec.apps.serve.answering import Order, Writer
+from edgedec.apps.serve.answering import Job, Writer
 from edgedec.apps.serve.core import CoreRequest, Done, Event, ServeError, invalid
 from edgedec.apps.serve.prefix_group import PREFIX_GROUP
 from edgedec.apps.serve.problems import client_errors
@@ -34,23 +34,23 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._ends: asyncio.Queue[Done | ServeError] = asyncio.Queue()
         self._writers: list[Writer] = []
-        self._jobs: list[Future[None]] = []
+        self._futures: list[Future[None]] = []
         self.n_prompt = 0  # tokens
 
-    def take(self, orders: Sequence[Order]) -> None:
+    def take(self, jobs: Sequence[Job]) -> None:
         """Has the engine check the first answer; the others differ in their seed or prompt alone.
 
         Raises:
             ServeError: The request makes no sense.
         """
-        self._writers = [Writer(self._engine, order, self._tell) for order in orders]
-        self.n_prompt = sum(len(order.prepared.tokens) for order in orders)
+        self._writers = [Writer(self._engine, job, self._tell) for job in jobs]
+        self.n_prompt = sum(len(job.prepared.tokens) for job in jobs)
         if self._writers:
             self._writers[0].open()
 
     def begin(self, pool: ThreadPoolExecutor) -> None:
         """Has threads write the answers."""
-        self._jobs = [pool.submit(self._write, writer) for writer in self._writers]
+        self._futures = [pool.submit(self._write, writer) for writer in self._writers]
 
     async def ends(self) -> AsyncIterator[Done]:
         """Yields the end of each answer; all that happened before has been taken then.
@@ -66,19 +66,19 @@ class Run:
 
     async def close(self) -> None:
         """Ends the answers that are not complete; returns when no thread computes them any more."""
-        for job in self._jobs:
-            job.cancel()  # those that wait for a thread
+        for future in self._futures:
+            future.cancel()  # those that wait for a thread
         await finished(self._end())
 
     async def _end(self) -> None:
         if not self._is_complete:
             await asyncio.to_thread(self._stop)
-        await asyncio.gather(*map(asyncio.wrap_future, self._jobs), return_exceptions=True)
+        await asyncio.gather(*map(asyncio.wrap_future, self._futures), return_exceptions=True)
 
     @property
     def _is_complete(self) -> bool:
-        are_begun = len(self._jobs) == len(self._writers)
-        return are_begun and all(job.done() and not job.cancelled() for job in self._jobs)
+        are_begun = len(self._futures) == len(self._writers)
+        return are_begun and all(one.done() and not one.cancelled() for one in self._futures)
 
     def _stop(self) -> None:
         for writer in self._writers:
@@ -132,19 +132,19 @@ class Runner:
 
     def _prepare(self, run: Run, engine: Engine, request: CoreRequest) -> None:
         with client_errors():
-            orders = self._orders(engine, request)
-        run.take(orders)
+            jobs = self._jobs(engine, request)
+        run.take(jobs)
 
-    def _orders(self, engine: Engine, request: CoreRequest) -> list[Order]:
+    def _jobs(self, engine: Engine, request: CoreRequest) -> list[Job]:
         stated = {"seed": secrets.randbelow(2**31), **request.settings}
-        orders: list[Order] = []
+        jobs: list[Job] = []
         for found in [prepare(engine, one, request.settings) for one in request.prompts]:
             config = self._config(engine, {**stated, **found.settings}, len(found.tokens))
             for i in range(request.n):
                 own = replace(config, seed=config.seed + i)
-                orders.append(
-                    Order(
-                        len(orders),
+                jobs.append(
+                    Job(
+                        len(jobs),
                         found,
                         own,
                         request.echo,
@@ -153,7 +153,7 @@ class Runner:
                         request.lines,
                     )
                 )
-        return orders
+        return jobs
 
     def _config(self, engine: Engine, stated: Mapping[str, Any], n_prompt: int) -> GenerationConfig:
         n_room = max(1, engine.context + 1 - n_prompt)

@@ -14,10 +14,12 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
+from edgedec.apps.serve.api.endpoint import AnswerHead, Endpoint, Framer, ParsedRequest
 from edgedec.apps.serve.body_writer import TRANSPORT, BodyWriter
 from edgedec.apps.serve.core import Answer, Event, ServeError
 from edgedec.apps.serve.loosened_notes import LoosenedNotes
 from edgedec.apps.serve.metrics import Metrics
+from edgedec.apps.serve.model_registry import ModelRegistry, Offer
 from edgedec.apps.serve.open_requests import OpenRequests, ending
 from edgedec.apps.serve.problems import client_errors
 from edgedec.apps.serve.records import CLIENT_GONE, RECORD
@@ -32,8 +34,6 @@ from edgedec.apps.serve.responses import (
 )
 from edgedec.apps.serve.running import Run, Runner
 from edgedec.apps.serve.settings import ServerSettings
-from edgedec.apps.serve.shelf import Offer, Shelf
-from edgedec.apps.serve.surfaces.surface import Asked, Framer, Reply, Surface
 from edgedec.apps.serve.waiting import finished
 from edgedec.runtime.engine.engine import Engine
 
@@ -47,19 +47,19 @@ logger = logging.getLogger(__name__)
 class Service:
     """What all addresses share: the models, who runs requests on them, and the settings."""
 
-    def __init__(self, shelf: Shelf, settings: ServerSettings) -> None:
-        self.shelf = shelf
+    def __init__(self, registry: ModelRegistry, settings: ServerSettings) -> None:
+        self.registry = registry
         self.settings = settings
         self.runner = Runner(settings)
         self.requests = OpenRequests()
-        self.metrics = Metrics([offer.name for offer in shelf.offers])
+        self.metrics = Metrics([offer.name for offer in registry.offers])
         self.notes = LoosenedNotes()
         self.n_running = 0  # requests that models are answering
 
     @asynccontextmanager
     async def running(
         self,
-        asked: Asked,
+        parsed: ParsedRequest,
         take: Callable[[Event], None],
         prepared: Callable[[int], None] = lambda n_prompt: None,
     ) -> AsyncIterator[Run]:
@@ -70,33 +70,33 @@ class Service:
             record.note_token()
             take(event)
 
-        offer = self._found(asked.request.model)
-        lent = self.shelf.lent(offer, asked.request.keep_alive_s)
+        offer = self._found(parsed.request.model)
+        lent = self.registry.lent(offer, parsed.request.keep_alive_s)
         runner = self.runner
-        async with lent as engine, runner.running(engine, asked.request, noting, prepared) as run:
+        async with lent as engine, runner.running(engine, parsed.request, noting, prepared) as run:
             yield run
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send, surface: Surface) -> None:
-        """Answers one request at ``surface``."""
+    async def answer(self, scope: Scope, receive: Receive, send: Send, endpoint: Endpoint) -> None:
+        """Answers one request at ``endpoint``."""
         try:
             data = await read_body(scope, receive, self.settings)
-            reply = Reply(secrets.token_hex(12), int(time.time()))
-            asked = await _read(surface, data, reply)
-            more = await self.notes.headers(asked.request)
-            if asked.framer is None:
-                await self._send_whole(asked, receive, send, more)
+            reply = AnswerHead(secrets.token_hex(12), int(time.time()))
+            parsed = await _read(endpoint, data, reply)
+            more = await self.notes.headers(parsed.request)
+            if parsed.framer is None:
+                await self._send_whole(parsed, receive, send, more)
             else:
                 transport = scope["extensions"][TRANSPORT]
                 with BodyWriter(transport, scope["http_version"]) as body:
-                    sender = StreamSender(send, surface.media_type, body, more)
-                    beat = asked.beat or (lambda: (surface.beat,))
-                    beating = sender.beating(surface.beat, beat, self.settings.heartbeat_s)
-                    await self._send_stream(asked, asked.framer, receive, sender, beating)
+                    sender = StreamSender(send, endpoint.media_type, body, more)
+                    beat = parsed.beat or (lambda: (endpoint.beat,))
+                    beating = sender.beating(endpoint.beat, beat, self.settings.heartbeat_s)
+                    await self._send_stream(parsed, parsed.framer, receive, sender, beating)
         except ServeError as problem:
-            await send_problem(send, problem, surface.error)
+            await send_problem(send, problem, endpoint.error)
         except ClientGoneError:
             RECORD.get().status = CLIENT_GONE
-            logger.info("%s: the client went away", surface.path)
+            logger.info("%s: the client went away", endpoint.path)
 
     async def worked(
         self,
@@ -120,7 +120,7 @@ class Service:
                 return work(engine, is_over.is_set)
 
         async def working() -> T:
-            async with self._limited(), self.shelf.lent(offer, keep_alive_s) as engine:
+            async with self._limited(), self.registry.lent(offer, keep_alive_s) as engine:
                 task = asyncio.ensure_future(asyncio.to_thread(reporting, engine))
                 try:
                     return await asyncio.shield(task)
@@ -133,31 +133,31 @@ class Service:
 
     def _found(self, model: str) -> Offer:
         """Returns the offered ``model``, and notes its name; a ServeError if there is none."""
-        offer = self.shelf.find(model)
+        offer = self.registry.find(model)
         RECORD.get().model = offer.name
         return offer
 
     async def close(self) -> None:
         """Ends the threads, and unloads the models; requests have ended."""
         self.runner.close()
-        await self.shelf.close()
+        await self.registry.close()
 
     async def _send_whole(
-        self, asked: Asked, receive: Receive, send: Send, more: Sequence[Header]
+        self, parsed: ParsedRequest, receive: Receive, send: Send, more: Sequence[Header]
     ) -> None:
-        events = await while_there(receive, self._events(asked))
-        document = asked.whole(Answer.of(events, asked.request.n_answers))
+        events = await while_there(receive, self._events(parsed))
+        document = parsed.whole(Answer.of(events, parsed.request.n_answers))
         await send_json(send, document, more=more)
 
-    async def _events(self, asked: Asked) -> list[Event]:
+    async def _events(self, parsed: ParsedRequest) -> list[Event]:
         found: list[Event] = []
-        async with self._limited(), self.running(asked, found.append) as run:
+        async with self._limited(), self.running(parsed, found.append) as run:
             await self._count(run)
         return found
 
     async def _send_stream(
         self,
-        asked: Asked,
+        parsed: ParsedRequest,
         framer: Framer,
         receive: Receive,
         sender: StreamSender,
@@ -165,7 +165,7 @@ class Service:
     ) -> None:
         try:
             async with beating:
-                await while_there(receive, self._stream(framer, asked, sender))
+                await while_there(receive, self._stream(framer, parsed, sender))
         except (ServeError, asyncio.CancelledError) as reason:
             if not sender.is_begun:
                 raise
@@ -175,7 +175,7 @@ class Service:
         else:
             await sender.end(framer.end())
 
-    async def _stream(self, framer: Framer, asked: Asked, sender: StreamSender) -> None:
+    async def _stream(self, framer: Framer, parsed: ParsedRequest, sender: StreamSender) -> None:
         def take(event: Event) -> None:
             sender.send_soon(partial(framer.of, event))
 
@@ -185,7 +185,7 @@ class Service:
             nonlocal first
             first = b"".join(framer.begin(n_prompt))
 
-        async with self._limited(), self.running(asked, take, prepared) as run:
+        async with self._limited(), self.running(parsed, take, prepared) as run:
             await sender.begin(first)
             await self._count(run)
 
@@ -212,8 +212,8 @@ class Service:
             self.n_running -= 1
 
 
-async def _read(surface: Surface, data: bytes, reply: Reply) -> Asked:
+async def _read(endpoint: Endpoint, data: bytes, reply: AnswerHead) -> ParsedRequest:
     """Returns what a body asks for; a long one is read in a thread, so that others go on."""
     if len(data) <= _SHORT_BYTES:
-        return surface.read(data, reply)
-    return await asyncio.to_thread(surface.read, data, reply)
+        return endpoint.read(data, reply)
+    return await asyncio.to_thread(endpoint.read, data, reply)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, partial
+from itertools import takewhile
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,34 +17,45 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgedec.apps.serve import openapi
-from edgedec.apps.serve.core import ServeError
-from edgedec.apps.serve.guard import ErrorShape, Guard
-from edgedec.apps.serve.page_files import page_routes
-from edgedec.apps.serve.request_log import RequestLog
-from edgedec.apps.serve.routes import BODIES, Facts
-from edgedec.apps.serve.service import Service
-from edgedec.apps.serve.surfaces import (
+from edgedec.apps.serve.api import (
     anthropic,
     llama_server,
     ollama,
-    openai,
     openai_chat,
     openai_completions,
     openai_responses,
 )
-from edgedec.apps.serve.surfaces.surface import Surface
+from edgedec.apps.serve.api.endpoint import Endpoint
+from edgedec.apps.serve.core import ServeError
+from edgedec.apps.serve.guard import ErrorShape, Guard
+from edgedec.apps.serve.handlers import ADDRESSES, Address, Handlers
+from edgedec.apps.serve.page_files import page_routes
+from edgedec.apps.serve.request_log import RequestLog
+from edgedec.apps.serve.service import Service
 
-SURFACES = (
-    openai_chat.SURFACE,
-    openai_completions.SURFACE,
-    openai_responses.SURFACE,
-    anthropic.SURFACE,
+ENDPOINTS = (
+    openai_chat.ENDPOINT,
+    openai_completions.ENDPOINT,
+    openai_responses.ENDPOINT,
+    anthropic.ENDPOINT,
     ollama.CHAT,
     ollama.GENERATE,
     llama_server.COMPLETION,
     llama_server.COMPLETIONS,
     llama_server.INFILL,
 )
+
+
+async def _describe(handlers: Handlers, request: Request) -> Response:
+    return JSONResponse(_description())
+
+
+@cache
+def _description() -> dict[str, Any]:
+    return openapi.document(ENDPOINTS, OTHERS)
+
+
+OTHERS = (*ADDRESSES, Address("/openapi.json", _describe))
 
 _LIKENESS = 0.85
 """How much an address has to be like another one to be meant, from 0 to 1."""
@@ -51,11 +64,11 @@ _MAX_PATH = 200
 
 
 class AnswerEndpoint:
-    """The address of one surface."""
+    """The address of one endpoint."""
 
-    def __init__(self, service: Service, surface: Surface) -> None:
+    def __init__(self, service: Service, endpoint: Endpoint) -> None:
         self._service = service
-        self._surface = surface
+        self._surface = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._service.answer(scope, receive, send, self._surface)
@@ -64,30 +77,32 @@ class AnswerEndpoint:
 def make_web(service: Service) -> ASGIApp:
     """Returns the server's ASGI application."""
     answers = [
-        Route(surface.path, AnswerEndpoint(service, surface), methods=["POST"])
-        for surface in SURFACES
+        Route(endpoint.path, AnswerEndpoint(service, endpoint), methods=["POST"])
+        for endpoint in ENDPOINTS
     ]
-    facts = Facts(service).routes()
-    described = cache(partial(openapi.document, SURFACES, BODIES, facts, error_shape))
-
-    async def describe(request: Request) -> Response:
-        return JSONResponse(described())
-
-    facts.append(Route("/openapi.json", describe))
-    paths = [route.path for route in (*answers, *facts) if isinstance(route, Route)]
+    handlers = Handlers(service)
+    others = [address.route(handlers) for address in OTHERS]
+    paths = [route.path for route in (*answers, *others)]
     known = sorted(path for path in paths if path != "/" and "{" not in path)
-    handlers = dict.fromkeys((HTTPException, ServeError), partial(_refused, known))
-    app = Starlette(routes=[*answers, *facts, *page_routes()], exception_handlers=handlers)
+    refused = dict.fromkeys((HTTPException, ServeError), partial(_refused, known))
+    app = Starlette(routes=[*answers, *others, *page_routes()], exception_handlers=refused)
     guard = Guard(app, service.settings, error_shape, service.requests)
     return RequestLog(guard, service.metrics, service.settings.log)
 
 
+_ERRORS: Mapping[str, ErrorShape] = {row.path: row.error for row in (*ENDPOINTS, *OTHERS)}
+
+
 def error_shape(path: str) -> ErrorShape:
-    """Returns how errors look at ``path``."""
+    """Returns how errors look at ``path``: as at the address that begins most like it."""
     path = re.sub("/+", "/", path)
-    if path.startswith("/api/"):
-        return ollama.error
-    return anthropic.error if path.startswith("/v1/messages") else openai.error
+    parts = path.split("/")
+    return _ERRORS.get(path) or _ERRORS[max(_ERRORS, key=lambda known: _n_common(known, parts))]
+
+
+def _n_common(path: str, parts: Sequence[str]) -> int:
+    pairs = zip(path.split("/"), parts, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 async def _refused(paths: Sequence[str], request: Request, error: Exception) -> Response:

@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+from edgedec.apps.serve.web import ENDPOINTS
 from edgedec.apps.verbs import SUMMARIES, VERBS
 from edgedec.models.kv_formats import KV_FORMATS
 
@@ -66,3 +67,23 @@ def test_a_verb_is_its_file_and_two_rows() -> None:
         module = place.partition(":")[0].replace(".", "/")
         assert module in (verb, f"{verb}/command")
         assert (ROOT / "apps" / f"{module}.py").is_file()
+
+
+def test_an_api_is_its_file_and_the_table() -> None:
+    """No file besides names an API's module or address: keys, limits and errors read the table."""
+    files = listed("adding-an-api.md")
+    assert "apps/serve/web.py" in files
+    apis = {endpoint.read.__module__ for endpoint in ENDPOINTS}
+    names = {api.rpartition(".")[2] for api in apis}
+    assert all((ROOT / f"apps/serve/api/{name}.py").is_file() for name in names)
+    # Addresses that answer at once, and describe what they know in the words of an API.
+    others = {"apps/serve/web.py", "apps/serve/handlers.py"}
+    paths = {endpoint.path for endpoint in ENDPOINTS}
+    for path in sorted((ROOT / "apps/serve").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        imported = re.findall(
+            r"^from edgedec\.apps\.serve\.api import ([^(\n]+|\([^)]+\))", text, re.M
+        )
+        found = names & set(re.findall(r"\w+", " ".join(imported)))
+        assert not found or path.relative_to(ROOT).as_posix() in others, (path, found)
+        assert not [one for one in paths if f'"{one}"' in text], path

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("pydantic")
 
+from edgedec.apps.serve.api.fields import Body, read_body
 from edgedec.apps.serve.core import ServeError
-from edgedec.apps.serve.surfaces.fields import Body, read_body
 
 ROOT = Path(__file__).parents[2]
 TOOL = runpy.run_path(str(ROOT / "tools/docs/request_fields.py"))

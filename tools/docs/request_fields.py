@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edgedec.apps.serve.routes import BODIES
-from edgedec.apps.serve.surfaces import (
+from edgedec.apps.serve.api import (
     anthropic,
     llama_server,
     ollama,
@@ -16,7 +15,8 @@ from edgedec.apps.serve.surfaces import (
     openai_completions,
     openai_responses,
 )
-from edgedec.apps.serve.surfaces.fields import Body, Refusal
+from edgedec.apps.serve.api.fields import Body, Refusal
+from edgedec.apps.serve.handlers import DetokenizeBody, TokenizeBody
 
 HEAD = """# Fields of requests
 
@@ -52,8 +52,8 @@ ADDRESSES: Mapping[str, tuple[str, type[Body]]] = {
     "Ollama's `options`": ("in both of Ollama's", ollama.Options),
     "llama-server's completions": ("/completion", llama_server.CompletionBody),
     "llama-server's infills": ("/infill", llama_server.InfillBody),
-    "llama-server's tokens": ("/tokenize", BODIES["/tokenize"]),
-    "llama-server's texts of tokens": ("/detokenize", BODIES["/detokenize"]),
+    "llama-server's tokens": ("/tokenize", TokenizeBody),
+    "llama-server's texts of tokens": ("/detokenize", DetokenizeBody),
 }
 """The addresses by title, and what each reads."""
 

@@ -29,10 +29,10 @@ from pieces import run_tries
 
 import edgedec
 from edgedec.apps.serve import listening, web
+from edgedec.apps.serve.model_registry import ModelRegistry
 from edgedec.apps.serve.offers import find_offers
 from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.settings import ServerSettings
-from edgedec.apps.serve.shelf import Shelf
 from edgedec.runtime.engine.engine import Engine
 
 N_CLIENTS = 16
@@ -179,7 +179,9 @@ class Server:
             self.engines.append(edgedec.load(path, options))
             return self.engines[-1]
 
-        self.service = Service(Shelf(find_offers([f"tiny={bundle()}"]), load), self._settings)
+        self.service = Service(
+            ModelRegistry(find_offers([f"tiny={bundle()}"]), load), self._settings
+        )
         self._loop = asyncio.get_running_loop()
         app = web.make_web(self.service)
         serving = listening.serve(app, self._sock, self._settings, self.service.requests.end)

@@ -21,10 +21,10 @@ pytest.importorskip("pydantic")
 pytest.importorskip("prometheus_client")
 
 from edgedec.apps.serve import listening, web
+from edgedec.apps.serve.model_registry import ModelRegistry
 from edgedec.apps.serve.offers import find_offers
 from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.settings import ServerSettings
-from edgedec.apps.serve.shelf import Shelf
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 
@@ -41,9 +41,9 @@ class Server:
         models: list[str],
         settings: ServerSettings | None = None,
         load: Callable[[Path], Engine] = load,
-        **shelf: Any,
+        **registry: Any,
     ) -> None:
-        self._models, self._load, self._shelf = models, load, shelf
+        self._models, self._load, self._registry = models, load, registry
         self.settings = replace(settings or ServerSettings(), port=0)
         self._sock = listening.bind(self.settings)
         self.port = self._sock.getsockname()[1]
@@ -55,8 +55,8 @@ class Server:
         assert self._is_ready.wait(DEADLINE_S)
 
     async def _run(self) -> None:
-        shelf = Shelf(find_offers(self._models), self._load, **self._shelf)
-        self.service = Service(shelf, self.settings)
+        registry = ModelRegistry(find_offers(self._models), self._load, **self._registry)
+        self.service = Service(registry, self.settings)
         self._loop = asyncio.get_running_loop()
         app = web.make_web(self.service)
         serving = listening.serve(app, self._sock, self.settings, self.service.requests.end)
@@ -119,13 +119,13 @@ def make_server(smollm2_bundle: Path) -> Iterator[Callable[..., Server]]:
     made: list[Server] = []
 
     def make(models: list[str] | None = None, **fields: Any) -> Server:
-        shelf = {
+        registry = {
             name: fields.pop(name)
             for name in ("memory_bytes", "keep_alive_s", "load")
             if name in fields
         }
         offered = models or [f"smollm2={smollm2_bundle}"]
-        made.append(Server(offered, ServerSettings(**fields), **shelf))
+        made.append(Server(offered, ServerSettings(**fields), **registry))
         return made[-1]
 
     yield make

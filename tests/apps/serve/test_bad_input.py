@@ -32,7 +32,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/embed": {"model": "smollm2", "input": "Hello"},
     "/api/embeddings": {"model": "smollm2", "prompt": "Hello"},
 }
-ANSWERS = [surface.path for surface in web.SURFACES]
+ANSWERS = [endpoint.path for endpoint in web.ENDPOINTS]
 CANNOT = {"/infill"}  # SmolLM2 has no tokens for it
 
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
+from edgedec.apps.serve.api import anthropic, ollama, openai_chat, openai_responses
+from edgedec.apps.serve.api.endpoint import AnswerHead
+from edgedec.apps.serve.api.fields import call_arguments
 from edgedec.apps.serve.core import ChatPrompt, Message
-from edgedec.apps.serve.surfaces import anthropic, ollama, openai_chat, openai_responses
-from edgedec.apps.serve.surfaces.fields import call_arguments
-from edgedec.apps.serve.surfaces.surface import Reply
 
-REPLY = Reply("1", 0)
+REPLY = AnswerHead("1", 0)
 ASK = {"role": "user", "content": "Go on."}
 
 
-def messages_of(surface: Any, body: dict[str, Any]) -> list[Message]:
+def messages_of(endpoint: Any, body: dict[str, Any]) -> list[Message]:
     """Returns the messages that the model is given."""
-    (prompt,) = surface.read(json.dumps(body).encode(), REPLY).request.prompts
+    (prompt,) = endpoint.read(json.dumps(body).encode(), REPLY).request.prompts
     assert isinstance(prompt, ChatPrompt)
     return list(prompt.messages)
 
@@ -97,7 +97,7 @@ CALLED = {"name": "f", "arguments": {}}
     ],
 )
 def test_chat(message: dict[str, Any], expected: dict[str, Any]) -> None:
-    found, _ = messages_of(openai_chat.SURFACE, {"messages": [message, ASK]})
+    found, _ = messages_of(openai_chat.ENDPOINT, {"messages": [message, ASK]})
     if "function" in expected:
         assert found["tool_calls"][0]["function"] == expected["function"]
     for name in expected.keys() - {"function"}:
@@ -154,7 +154,7 @@ def test_chat(message: dict[str, Any], expected: dict[str, Any]) -> None:
     ],
 )
 def test_responses(item: dict[str, Any], expected: dict[str, Any] | None) -> None:
-    found = messages_of(openai_responses.SURFACE, {"input": [item, ASK]})
+    found = messages_of(openai_responses.ENDPOINT, {"input": [item, ASK]})
     if expected is None:
         assert len(found) == 1
         return
@@ -232,7 +232,7 @@ def test_responses(item: dict[str, Any], expected: dict[str, Any] | None) -> Non
 )
 def test_messages(role: str, block: dict[str, Any], expected: dict[str, Any]) -> None:
     body = {"messages": [{"role": role, "content": [block]}, ASK], "max_tokens": 1}
-    found = messages_of(anthropic.SURFACE, body)[0]
+    found = messages_of(anthropic.ENDPOINT, body)[0]
     if "function" in expected:
         assert found["tool_calls"][0]["function"] == expected["function"]
     for name in expected.keys() - {"function"}:
@@ -271,11 +271,13 @@ def test_ollama(message: dict[str, Any], expected: dict[str, Any]) -> None:
 def test_descriptions_may_be_null(description: Any) -> None:
     function = {"name": "f", "description": description, "parameters": None}
     tools = [{"type": "function", "function": function}]
-    read = openai_chat.SURFACE.read(json.dumps({"messages": [ASK], "tools": tools}).encode(), REPLY)
+    read = openai_chat.ENDPOINT.read(
+        json.dumps({"messages": [ASK], "tools": tools}).encode(), REPLY
+    )
     assert read.request.prompts[0].tools[0].description == (description or "")  # type: ignore[union-attr]
     tool = {"name": "f", "description": description, "input_schema": {"type": "object"}}
     body = {"messages": [ASK], "tools": [tool], "max_tokens": 1}
-    read = anthropic.SURFACE.read(json.dumps(body).encode(), REPLY)
+    read = anthropic.ENDPOINT.read(json.dumps(body).encode(), REPLY)
     assert read.request.prompts[0].tools[0].description == (description or "")  # type: ignore[union-attr]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from edgedec.apps.serve.api.kept_items import KeptItems
 from edgedec.apps.serve.core import ServeError
-from edgedec.apps.serve.surfaces.kept_items import KeptItems
 
 pytestmark = pytest.mark.e2e
 

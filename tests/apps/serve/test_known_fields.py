@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.serve.core import ServeError
-from edgedec.apps.serve.surfaces import (
+from edgedec.apps.serve.api import (
     anthropic,
     embeddings,
     llama_server,
@@ -19,8 +18,9 @@ from edgedec.apps.serve.surfaces import (
     openai_responses,
     thinking,
 )
-from edgedec.apps.serve.surfaces.fields import Body
-from edgedec.apps.serve.surfaces.surface import Reply
+from edgedec.apps.serve.api.endpoint import AnswerHead
+from edgedec.apps.serve.api.fields import Body
+from edgedec.apps.serve.core import ServeError
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
@@ -28,11 +28,11 @@ from edgedec.runtime.text.chat_template import ChatTemplate
 
 ASK = [{"role": "user", "content": "Hi"}]
 CHAT, COMPLETIONS, RESPONSES = (
-    openai_chat.SURFACE,
-    openai_completions.SURFACE,
-    openai_responses.SURFACE,
+    openai_chat.ENDPOINT,
+    openai_completions.ENDPOINT,
+    openai_responses.ENDPOINT,
 )
-MESSAGES, OLLAMA_CHAT, GENERATE = anthropic.SURFACE, ollama.CHAT, ollama.GENERATE
+MESSAGES, OLLAMA_CHAT, GENERATE = anthropic.ENDPOINT, ollama.CHAT, ollama.GENERATE
 LLAMA = llama_server.COMPLETION
 BODIES: dict[Any, dict[str, Any]] = {
     CHAT: {"messages": ASK},
@@ -45,9 +45,9 @@ BODIES: dict[Any, dict[str, Any]] = {
 }
 
 
-def asked(surface: Any, **fields: Any) -> Any:
-    data = json.dumps({**BODIES[surface], **fields}).encode()
-    return surface.read(data, Reply("1", 0)).request
+def asked(endpoint: Any, **fields: Any) -> Any:
+    data = json.dumps({**BODIES[endpoint], **fields}).encode()
+    return endpoint.read(data, AnswerHead("1", 0)).request
 
 
 def rows(kind: type[Body]) -> set[str]:
@@ -163,9 +163,9 @@ def test_ollama_s_package() -> None:
         ("min_new_tokens", 3, "min_new_tokens"),
     ],
 )
-@pytest.mark.parametrize("surface", [CHAT, COMPLETIONS, RESPONSES, LLAMA])
-def test_both_names_of_a_setting(surface: Any, field: str, value: float, name: str) -> None:
-    assert asked(surface, **{field: value}).settings["sampling"] == {name: value}
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS, RESPONSES, LLAMA])
+def test_both_names_of_a_setting(endpoint: Any, field: str, value: float, name: str) -> None:
+    assert asked(endpoint, **{field: value}).settings["sampling"] == {name: value}
 
 
 REFUSED = [
@@ -200,15 +200,15 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("surface", "fields", "words"), REFUSED)
-def test_what_cannot_be_done_is_refused_by_name(surface: Any, fields: Any, words: str) -> None:
+@pytest.mark.parametrize(("endpoint", "fields", "words"), REFUSED)
+def test_what_cannot_be_done_is_refused_by_name(endpoint: Any, fields: Any, words: str) -> None:
     with pytest.raises(ServeError, match=words) as caught:
-        asked(surface, **fields)
+        asked(endpoint, **fields)
     assert caught.value.status == 400
 
 
 @pytest.mark.parametrize(
-    ("surface", "fields"),
+    ("endpoint", "fields"),
     [
         (CHAT, {"audio": None, "functions": [], "best_of": 1, "modalities": ["text"]}),
         (CHAT, {"store": True, "user": "me", "metadata": {"a": "b"}, "service_tier": "flex"}),
@@ -222,10 +222,10 @@ def test_what_cannot_be_done_is_refused_by_name(surface: Any, fields: Any, words
     ],
 )
 def test_what_asks_for_nothing_is_not_refused(
-    surface: Any, fields: Any, caplog: pytest.LogCaptureFixture
+    endpoint: Any, fields: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert asked(surface, **fields).prompts
+        assert asked(endpoint, **fields).prompts
     assert not caplog.records
 
 
@@ -243,7 +243,7 @@ ON = {"enable_thinking": True, "thinking": True}
 
 
 @pytest.mark.parametrize(
-    ("surface", "fields", "variables"),
+    ("endpoint", "fields", "variables"),
     [
         (CHAT, {"chat_template_kwargs": {"enable_thinking": False}}, {"enable_thinking": False}),
         (CHAT, {"reasoning_effort": "none"}, OFF),
@@ -271,8 +271,8 @@ ON = {"enable_thinking": True, "thinking": True}
         (GENERATE, {"think": False}, OFF),
     ],
 )
-def test_thinking_is_switched(surface: Any, fields: Any, variables: Any) -> None:
-    assert asked(surface, **fields).prompts[0].variables == variables
+def test_thinking_is_switched(endpoint: Any, fields: Any, variables: Any) -> None:
+    assert asked(endpoint, **fields).prompts[0].variables == variables
 
 
 def test_templates_read_variables() -> None:

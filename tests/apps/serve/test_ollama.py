@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from edgedec.apps.serve.api.ollama import LineFramer, seconds
 from edgedec.apps.serve.core import ServeError, TextDelta
-from edgedec.apps.serve.surfaces.ollama import LineFramer, seconds
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.serve.core import ServeError
-from edgedec.apps.serve.surfaces import (
+from edgedec.apps.serve.api import (
     anthropic,
     llama_server,
     ollama,
@@ -16,7 +15,8 @@ from edgedec.apps.serve.surfaces import (
     openai_completions,
     openai_responses,
 )
-from edgedec.apps.serve.surfaces.surface import Reply
+from edgedec.apps.serve.api.endpoint import AnswerHead
+from edgedec.apps.serve.core import ServeError
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.sampling.gbnf import lark_grammar
@@ -24,37 +24,37 @@ from edgedec.runtime.sampling.gbnf import lark_grammar
 ASK = [{"role": "user", "content": "Hi"}]
 NEVER = float("-inf")
 BODIES: dict[Any, dict[str, Any]] = {
-    openai_chat.SURFACE: {"messages": ASK},
-    openai_completions.SURFACE: {"prompt": "Hi"},
-    openai_responses.SURFACE: {"input": "Hi"},
-    anthropic.SURFACE: {"messages": ASK, "max_tokens": 4},
+    openai_chat.ENDPOINT: {"messages": ASK},
+    openai_completions.ENDPOINT: {"prompt": "Hi"},
+    openai_responses.ENDPOINT: {"input": "Hi"},
+    anthropic.ENDPOINT: {"messages": ASK, "max_tokens": 4},
     ollama.CHAT: {"model": "a", "messages": ASK},
     ollama.GENERATE: {"model": "a", "prompt": "Hi"},
     llama_server.COMPLETION: {"prompt": "Hi"},
     llama_server.INFILL: {"input_prefix": "Hi"},
 }
-SURFACES = list(BODIES)
-PATHS = [surface.path for surface in SURFACES]
+ENDPOINTS = list(BODIES)
+PATHS = [endpoint.path for endpoint in ENDPOINTS]
 
 
-def settings_of(surface: Any, **fields: Any) -> dict[str, Any]:
-    body = BODIES[surface]
-    fields = {"options": fields} if surface.path.startswith("/api/") else fields
-    asked = surface.read(json.dumps({**body, **fields}).encode(), Reply("1", 0))
+def settings_of(endpoint: Any, **fields: Any) -> dict[str, Any]:
+    body = BODIES[endpoint]
+    fields = {"options": fields} if endpoint.path.startswith("/api/") else fields
+    asked = endpoint.read(json.dumps({**body, **fields}).encode(), AnswerHead("1", 0))
     settings = dict(asked.request.settings)
     GenerationConfig.from_dict(settings)  # it is what the engine takes
     return settings
 
 
-@pytest.mark.parametrize("surface", SURFACES, ids=PATHS)
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=PATHS)
 class TestEverywhere:
-    def test_seed(self, surface: Any) -> None:
-        assert "seed" not in settings_of(surface, seed=-1)
-        assert "seed" not in settings_of(surface, seed=-1.0)
-        assert settings_of(surface, seed=0)["seed"] == 0
-        assert settings_of(surface, seed=7.0)["seed"] == 7
-        is_llama = surface in (llama_server.COMPLETION, llama_server.INFILL)
-        assert ("seed" in settings_of(surface, seed=2**32 - 1)) != is_llama
+    def test_seed(self, endpoint: Any) -> None:
+        assert "seed" not in settings_of(endpoint, seed=-1)
+        assert "seed" not in settings_of(endpoint, seed=-1.0)
+        assert settings_of(endpoint, seed=0)["seed"] == 0
+        assert settings_of(endpoint, seed=7.0)["seed"] == 7
+        is_llama = endpoint in (llama_server.COMPLETION, llama_server.INFILL)
+        assert ("seed" in settings_of(endpoint, seed=2**32 - 1)) != is_llama
 
     @pytest.mark.parametrize(
         ("fields", "expected"),
@@ -67,57 +67,57 @@ class TestEverywhere:
             ({"top_p": 1}, {"top_p": 1.0}),
         ],
     )
-    def test_truncation(self, surface: Any, fields: Any, expected: Any) -> None:
-        assert settings_of(surface, **fields)["sampling"] == expected
+    def test_truncation(self, endpoint: Any, fields: Any, expected: Any) -> None:
+        assert settings_of(endpoint, **fields)["sampling"] == expected
 
     @pytest.mark.parametrize("value", [2.5, True, "2", [2]])
-    def test_numbers_that_are_not_whole(self, surface: Any, value: Any) -> None:
+    def test_numbers_that_are_not_whole(self, endpoint: Any, value: Any) -> None:
         with pytest.raises(ServeError, match="top_k"):
-            settings_of(surface, top_k=value)
+            settings_of(endpoint, top_k=value)
 
-    def test_empty_constraints(self, surface: Any) -> None:
-        assert "grammar" not in settings_of(surface, grammar="")
-        assert "regex" not in settings_of(surface, regex="")
+    def test_empty_constraints(self, endpoint: Any) -> None:
+        assert "grammar" not in settings_of(endpoint, grammar="")
+        assert "regex" not in settings_of(endpoint, regex="")
 
-    def test_grammars_of_llama_cpp(self, surface: Any) -> None:
-        found = settings_of(surface, grammar='root ::= "yes" | "no"')["grammar"]
+    def test_grammars_of_llama_cpp(self, endpoint: Any) -> None:
+        found = settings_of(endpoint, grammar='root ::= "yes" | "no"')["grammar"]
         assert found.strip().startswith("%llguidance")
-        assert settings_of(surface, grammar="start: /a/")["grammar"] == "start: /a/"
+        assert settings_of(endpoint, grammar="start: /a/")["grammar"] == "start: /a/"
 
 
 @pytest.mark.parametrize(
-    ("surface", "name", "n_most"),
+    ("endpoint", "name", "n_most"),
     [
-        (openai_chat.SURFACE, "max_tokens", None),
-        (openai_chat.SURFACE, "max_completion_tokens", None),
-        (openai_completions.SURFACE, "max_tokens", None),
-        (openai_responses.SURFACE, "max_output_tokens", None),
+        (openai_chat.ENDPOINT, "max_tokens", None),
+        (openai_chat.ENDPOINT, "max_completion_tokens", None),
+        (openai_completions.ENDPOINT, "max_tokens", None),
+        (openai_responses.ENDPOINT, "max_output_tokens", None),
         (llama_server.COMPLETION, "n_predict", None),
         (llama_server.INFILL, "n_predict", None),
         (ollama.CHAT, "num_predict", None),
         (ollama.GENERATE, "num_predict", None),
     ],
 )
-def test_no_limit(surface: Any, name: str, n_most: Any) -> None:
+def test_no_limit(endpoint: Any, name: str, n_most: Any) -> None:
     for value in (-1, -1.0):
-        assert settings_of(surface, **{name: value}).get("max_new_tokens") is n_most
-    assert settings_of(surface, **{name: 2.0})["max_new_tokens"] == 2
+        assert settings_of(endpoint, **{name: value}).get("max_new_tokens") is n_most
+    assert settings_of(endpoint, **{name: 2.0})["max_new_tokens"] == 2
 
 
 @pytest.mark.parametrize(
-    ("surface", "fields"),
+    ("endpoint", "fields"),
     [
-        (openai_chat.SURFACE, {"max_tokens": 0}),
-        (openai_chat.SURFACE, {"max_completion_tokens": 0, "max_tokens": 5}),
-        (openai_chat.SURFACE, {"max_tokens": -2}),
-        (openai_responses.SURFACE, {"max_output_tokens": 0}),
-        (anthropic.SURFACE, {"max_tokens": -1}),  # as Anthropic does
-        (anthropic.SURFACE, {"max_tokens": 0}),
+        (openai_chat.ENDPOINT, {"max_tokens": 0}),
+        (openai_chat.ENDPOINT, {"max_completion_tokens": 0, "max_tokens": 5}),
+        (openai_chat.ENDPOINT, {"max_tokens": -2}),
+        (openai_responses.ENDPOINT, {"max_output_tokens": 0}),
+        (anthropic.ENDPOINT, {"max_tokens": -1}),  # as Anthropic does
+        (anthropic.ENDPOINT, {"max_tokens": 0}),
     ],
 )
-def test_limits_that_are_none(surface: Any, fields: Any) -> None:
+def test_limits_that_are_none(endpoint: Any, fields: Any) -> None:
     with pytest.raises(ServeError, match="tokens"):
-        settings_of(surface, **fields)
+        settings_of(endpoint, **fields)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_limits_that_are_none(surface: Any, fields: Any) -> None:
     ],
 )
 def test_biases(bias: Any, expected: Any) -> None:
-    for surface in (llama_server.COMPLETION, openai_chat.SURFACE, openai_completions.SURFACE):
-        assert settings_of(surface, logit_bias=bias)["sampling"]["logit_bias"] == expected
-        assert "sampling" not in settings_of(surface, logit_bias=[])
+    for endpoint in (llama_server.COMPLETION, openai_chat.ENDPOINT, openai_completions.ENDPOINT):
+        assert settings_of(endpoint, logit_bias=bias)["sampling"]["logit_bias"] == expected
+        assert "sampling" not in settings_of(endpoint, logit_bias=[])
 
 
 @pytest.mark.parametrize("bias", [[["Hello", 1]], {"Hello": 1}, [[5]], [[5, 1, 2]], [[-1, 1]]])
@@ -144,8 +144,8 @@ def test_biases_of_what_is_no_token(bias: Any) -> None:
 
 @pytest.mark.parametrize("stop", ["", [""], ["", ""]])
 def test_empty_stop_texts(stop: Any) -> None:
-    for surface in (llama_server.COMPLETION, ollama.GENERATE):
-        assert not settings_of(surface, stop=stop).get("stop")
+    for endpoint in (llama_server.COMPLETION, ollama.GENERATE):
+        assert not settings_of(endpoint, stop=stop).get("stop")
     assert settings_of(ollama.CHAT, stop=["", "a"])["stop"] == ["a"]
 
 

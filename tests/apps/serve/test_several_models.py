@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from edgedec.apps.serve.model_registry import ModelRegistry
 from edgedec.apps.serve.offers import find_offers
-from edgedec.apps.serve.shelf import Shelf
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
@@ -82,7 +82,7 @@ def test_a_loaded_model_answers_while_another_loads(make_server: Any, two: list[
     is_loading, may_load = threading.Event(), threading.Event()
 
     def load_one_late(bundle: Path) -> Engine:
-        if server.service.shelf.loaded:
+        if server.service.registry.loaded:
             is_loading.set()
             assert may_load.wait(60)
         return load(bundle)
@@ -108,9 +108,9 @@ def test_two_models_load_side_by_side(two: list[str]) -> None:
         return load(bundle)
 
     async def use_both() -> None:
-        shelf = Shelf(find_offers(two), load_together)
-        await asyncio.gather(*(_use(shelf, offer.name) for offer in shelf.offers))
-        await shelf.close()
+        registry = ModelRegistry(find_offers(two), load_together)
+        await asyncio.gather(*(_use(registry, offer.name) for offer in registry.offers))
+        await registry.close()
 
     asyncio.run(use_both())
 
@@ -118,23 +118,23 @@ def test_two_models_load_side_by_side(two: list[str]) -> None:
 def test_a_waiting_model_gets_its_turn_before_later_requests(two: list[str]) -> None:
     order: list[str] = []
 
-    async def use(shelf: Shelf, name: str, title: str) -> None:
-        await _use(shelf, name)
+    async def use(registry: ModelRegistry, name: str, title: str) -> None:
+        await _use(registry, name)
         order.append(title)
 
     async def compete() -> None:
-        shelf = Shelf(find_offers(two), load, memory_bytes=find_offers(two)[0].n_bytes)
-        first, _ = shelf.offers
-        async with shelf.lent(first):
-            tasks = [asyncio.create_task(use(shelf, "second", "waiting"))]
+        registry = ModelRegistry(find_offers(two), load, memory_bytes=find_offers(two)[0].n_bytes)
+        first, _ = registry.offers
+        async with registry.lent(first):
+            tasks = [asyncio.create_task(use(registry, "second", "waiting"))]
             await asyncio.sleep(0)  # the model waits for room now
             await asyncio.sleep(0)
-            tasks.append(asyncio.create_task(use(shelf, "first", "later")))
+            tasks.append(asyncio.create_task(use(registry, "first", "later")))
             await asyncio.sleep(0)
             assert not order
         await asyncio.gather(*tasks)
-        assert shelf.loaded == [first]
-        await shelf.close()
+        assert registry.loaded == [first]
+        await registry.close()
 
     asyncio.run(compete())
     assert order == ["waiting", "later"]
@@ -149,17 +149,17 @@ def test_nobody_makes_room_for_a_client_that_left(two: list[str]) -> None:
         return load(bundle)
 
     async def leave() -> None:
-        shelf = Shelf(find_offers(two), count, memory_bytes=find_offers(two)[0].n_bytes)
-        first, _ = shelf.offers
-        async with shelf.lent(first):
-            leaving = asyncio.create_task(_use(shelf, "second"))
+        registry = ModelRegistry(find_offers(two), count, memory_bytes=find_offers(two)[0].n_bytes)
+        first, _ = registry.offers
+        async with registry.lent(first):
+            leaving = asyncio.create_task(_use(registry, "second"))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
-            await _use(shelf, "first")
-        assert shelf.loaded == [first]
-        await shelf.close()
+            await _use(registry, "first")
+        assert registry.loaded == [first]
+        await registry.close()
 
     asyncio.run(leave())
     assert n_loads == 1
@@ -187,10 +187,12 @@ def test_many_clients_of_models_that_share_memory_all_get_answers(
         return engine
 
     async def use_all() -> None:
-        shelf = Shelf(find_offers(two), load_and_count, memory_bytes=n_bytes, keep_alive_s=0)
+        registry = ModelRegistry(
+            find_offers(two), load_and_count, memory_bytes=n_bytes, keep_alive_s=0
+        )
         names = ["first", "second"] * 6
-        await asyncio.gather(*(_use(shelf, name) for name in names))
-        await shelf.close()
+        await asyncio.gather(*(_use(registry, name) for name in names))
+        await registry.close()
 
     asyncio.run(use_all())
     assert most == 1
@@ -201,19 +203,19 @@ def test_all_who_wait_for_a_model_that_cannot_be_loaded_hear_of_it(two: list[str
         raise ConfigError("the disk is gone")
 
     async def ask() -> list[Any]:
-        shelf = Shelf(find_offers(two), fail)
+        registry = ModelRegistry(find_offers(two), fail)
         found = await asyncio.gather(
-            *(_use(shelf, "first") for _ in range(2)), return_exceptions=True
+            *(_use(registry, "first") for _ in range(2)), return_exceptions=True
         )
-        await shelf.close()
+        await registry.close()
         return found
 
     found = asyncio.run(ask())
     assert [str(error) for error in found] == ["first cannot be loaded: the disk is gone"] * 2
 
 
-async def _use(shelf: Shelf, name: str) -> None:
-    async with shelf.lent(shelf.find(name)) as engine:
+async def _use(registry: ModelRegistry, name: str) -> None:
+    async with registry.lent(registry.find(name)) as engine:
         await asyncio.to_thread(engine.encode, "One")
 
 
@@ -228,19 +230,19 @@ def test_a_model_is_kept_whose_client_left_while_it_was_loaded(two: list[str]) -
         assert may_load.wait(60)
         return load(bundle)
 
-    async def use(shelf: Shelf) -> None:
-        async with shelf.lent(shelf.offers[0]):
+    async def use(registry: ModelRegistry) -> None:
+        async with registry.lent(registry.offers[0]):
             pass
 
     async def leave_and_return() -> None:
-        shelf = Shelf(find_offers(two), load_late)
-        leaving = asyncio.create_task(use(shelf))
+        registry = ModelRegistry(find_offers(two), load_late)
+        leaving = asyncio.create_task(use(registry))
         await asyncio.to_thread(is_loading.wait, 60)
         leaving.cancel()
         may_load.set()
         await asyncio.gather(leaving, return_exceptions=True)
-        await use(shelf)
-        await shelf.close()
+        await use(registry)
+        await registry.close()
 
     asyncio.run(leave_and_return())
     assert n_loads == 1

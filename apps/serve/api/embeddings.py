@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from edgedec.apps.serve.api import rows
+from edgedec.apps.serve.api.endpoint import Document
+from edgedec.apps.serve.api.fields import Body, Others, TextPrompts, text_prompts
+from edgedec.apps.serve.api.ollama import Options, seconds
 from edgedec.apps.serve.core import TextPrompt, invalid
-from edgedec.apps.serve.surfaces import rows
-from edgedec.apps.serve.surfaces.fields import Body, Others, TextPrompts, text_prompts
-from edgedec.apps.serve.surfaces.ollama import Options, seconds
-from edgedec.apps.serve.surfaces.surface import Document
 from edgedec.models.fields import shown
 from edgedec.models.pooling import EmbeddingConfig, Pooling
 from edgedec.runtime.engine.embeddings import EmbeddingOptions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from edgedec.apps.serve.api.endpoint import Document, json_bytes
 from edgedec.apps.serve.core import Counts, Done, ServeError
-from edgedec.apps.serve.surfaces.surface import Document, json_bytes
 
 DONE = b"data: [DONE]\n\n"
 

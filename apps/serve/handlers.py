@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
+from edgedec.apps.serve.api import anthropic, llama_server, ollama, openai, openai_models
+from edgedec.apps.serve.api.embeddings import EmbedBody, EmbeddingsBody, OldEmbedBody
+from edgedec.apps.serve.api.endpoint import Document, json_bytes
+from edgedec.apps.serve.api.fields import Body
+from edgedec.apps.serve.api.fields import read_body as read_fields
+from edgedec.apps.serve.api.openai_chat import ChatBody, chat_prompt
+from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.metrics import MEDIA_TYPE
 from edgedec.apps.serve.prompts import chat_text, n_chat_tokens
 from edgedec.apps.serve.records import RECORD
 from edgedec.apps.serve.responses import read_body
 from edgedec.apps.serve.service import Service
-from edgedec.apps.serve.surfaces import anthropic, llama_server, ollama, openai_models
-from edgedec.apps.serve.surfaces.embeddings import EmbedBody, EmbeddingsBody, OldEmbedBody
-from edgedec.apps.serve.surfaces.fields import Body
-from edgedec.apps.serve.surfaces.fields import read_body as read_fields
-from edgedec.apps.serve.surfaces.openai_chat import ChatBody, chat_prompt
-from edgedec.apps.serve.surfaces.surface import json_bytes
 from edgedec.models.errors import SessionError
 from edgedec.runtime.engine.embeddings import embedding_tokens
 from edgedec.runtime.engine.engine import Engine
 
 IsOver = Callable[[], bool]
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class TokenizeBody(Body):
@@ -52,57 +54,12 @@ class NamedBody(Body):
     name: str = ""
 
 
-BODIES: Mapping[str, type[Body]] = {
-    "/api/show": NamedBody,
-    "/tokenize": TokenizeBody,
-    "/detokenize": DetokenizeBody,
-    "/apply-template": ChatBody,
-    "/v1/messages/count_tokens": anthropic.CountBody,
-    "/v1/embeddings": EmbeddingsBody,
-    "/api/embed": EmbedBody,
-    "/api/embeddings": OldEmbedBody,
-}
-"""What the addresses read that are asked by POST."""
-
-
-class Facts:
-    """The handlers of all these addresses."""
+class Handlers:
+    """What answers at the addresses of `ADDRESSES`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._shelf = service.shelf
-
-    def routes(self) -> list[BaseRoute]:
-        """Returns the addresses."""
-        answers: dict[str, Handler] = {
-            "/health": self.health,
-            "/v1/health": self.health,
-            "/metrics": self.metrics,
-            "/props": self.props,
-            "/v1/props": self.props,
-            "/slots": self.slots,
-            "/v1/models": self.models,
-            "/models": self.models,
-            "/v1/models/{name:path}": self.model,
-            "/api/version": self.version,
-            "/api/tags": self.tags,
-            "/api/ps": self.running,
-        }
-        asked: dict[str, Handler] = {
-            "/api/show": self.show,
-            "/tokenize": self.tokenize,
-            "/detokenize": self.detokenize,
-            "/apply-template": self.template,
-            "/v1/messages/count_tokens": self.count_tokens,
-            "/v1/embeddings": self.embeddings,
-            "/api/embed": self.embed,
-            "/api/embeddings": self.old_embed,
-        }
-        assert asked.keys() == BODIES.keys()
-        return [
-            *(Route(path, handler, methods=["GET"]) for path, handler in answers.items()),
-            *(Route(path, handler, methods=["POST"]) for path, handler in asked.items()),
-        ]
+        self._registry = service.registry
 
     async def health(self, request: Request) -> Response:
         """Says that the server runs."""
@@ -111,28 +68,28 @@ class Facts:
     async def metrics(self, request: Request) -> Response:
         """Answers with all counters."""
         service = self._service
-        text = service.metrics.text(service.n_running, len(self._shelf.loaded))
+        text = service.metrics.text(service.n_running, len(self._registry.loaded))
         return Response(text, media_type=MEDIA_TYPE)
 
     async def props(self, request: Request) -> Response:
         """Tells of the server and one model."""
-        offer = self._shelf.find(request.query_params.get("model", ""))
+        offer = self._registry.find(request.query_params.get("model", ""))
         return JSONResponse(llama_server.props(offer, self._service.settings.max_parallel))
 
     async def slots(self, request: Request) -> Response:
         """Tells what is being answered."""
-        service, offer = self._service, self._shelf.find("")
+        service, offer = self._service, self._registry.find("")
         n_slots = service.settings.max_parallel
         return JSONResponse(llama_server.slots(n_slots, service.n_running, offer))
 
     async def models(self, request: Request) -> Response:
         """Lists the models."""
-        return JSONResponse(openai_models.listing(self._shelf.offers, self._shelf.loaded))
+        return JSONResponse(openai_models.listing(self._registry.offers, self._registry.loaded))
 
     async def model(self, request: Request) -> Response:
         """Tells of one model."""
-        offer = self._shelf.find(request.path_params["name"])
-        return JSONResponse(openai_models.entry(offer, self._shelf.loaded))
+        offer = self._registry.find(request.path_params["name"])
+        return JSONResponse(openai_models.entry(offer, self._registry.loaded))
 
     async def version(self, request: Request) -> Response:
         """Tells which version of Ollama this is like."""
@@ -140,16 +97,16 @@ class Facts:
 
     async def tags(self, request: Request) -> Response:
         """Lists the models as Ollama does."""
-        return JSONResponse(ollama.tags(self._shelf.offers))
+        return JSONResponse(ollama.tags(self._registry.offers))
 
     async def running(self, request: Request) -> Response:
         """Lists the models in memory as Ollama does."""
-        return JSONResponse(ollama.running(self._shelf.loaded))
+        return JSONResponse(ollama.running(self._registry.loaded))
 
     async def show(self, request: Request) -> Response:
         """Tells of one model as Ollama does."""
         body = read_fields(NamedBody, await self._body(request))
-        return JSONResponse(ollama.shown(self._shelf.find(body.model or body.name)))
+        return JSONResponse(ollama.shown(self._registry.find(body.model or body.name)))
 
     async def tokenize(self, request: Request) -> Response:
         """Turns text into tokens."""
@@ -240,3 +197,47 @@ def _embedding(
         return body.document(n_tokens, vectors)
 
     return work
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address besides those that answers are asked at.
+
+    error: the document of a problem. body: what is read there; with one the method is POST.
+    """
+
+    path: str
+    handler: Callable[[Handlers, Request], Awaitable[Response]]
+    error: Callable[[ServeError], Document] = openai.error
+    body: type[Body] | None = None
+
+    def route(self, handlers: Handlers) -> Route:
+        """Returns the route to it."""
+        method = "GET" if self.body is None else "POST"
+        return Route(self.path, partial(self.handler, handlers), methods=[method])
+
+
+ADDRESSES = (
+    Address("/health", Handlers.health),
+    Address("/v1/health", Handlers.health),
+    Address("/metrics", Handlers.metrics),
+    Address("/props", Handlers.props),
+    Address("/v1/props", Handlers.props),
+    Address("/slots", Handlers.slots),
+    Address("/v1/models", Handlers.models),
+    Address("/models", Handlers.models),
+    Address("/v1/models/{name:path}", Handlers.model),
+    Address("/api/version", Handlers.version, ollama.error),
+    Address("/api/tags", Handlers.tags, ollama.error),
+    Address("/api/ps", Handlers.running, ollama.error),
+    Address("/api/show", Handlers.show, ollama.error, NamedBody),
+    Address("/tokenize", Handlers.tokenize, body=TokenizeBody),
+    Address("/detokenize", Handlers.detokenize, body=DetokenizeBody),
+    Address("/apply-template", Handlers.template, body=ChatBody),
+    Address(
+        "/v1/messages/count_tokens", Handlers.count_tokens, anthropic.error, anthropic.CountBody
+    ),
+    Address("/v1/embeddings", Handlers.embeddings, body=EmbeddingsBody),
+    Address("/api/embed", Handlers.embed, ollama.error, EmbedBody),
+    Address("/api/embeddings", Handlers.old_embed, ollama.error, OldEmbedBody),
+)

@@ -8,6 +8,23 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from edgedec.apps.serve.api import openai, rows
+from edgedec.apps.serve.api.endpoint import AnswerHead, Document, Endpoint, ParsedRequest
+from edgedec.apps.serve.api.fields import (
+    Body,
+    Knobs,
+    Others,
+    Positive,
+    Sampling,
+    Text,
+    Whole,
+    call_arguments,
+    checked_stops,
+    harmless,
+    read_body,
+    tool_part_text,
+)
+from edgedec.apps.serve.api.thinking import Continuing, Thinking
 from edgedec.apps.serve.core import (
     AUTO,
     NONE,
@@ -26,23 +43,6 @@ from edgedec.apps.serve.core import (
     invalid,
 )
 from edgedec.apps.serve.problems import OVERFLOW
-from edgedec.apps.serve.surfaces import openai, rows
-from edgedec.apps.serve.surfaces.fields import (
-    Body,
-    Knobs,
-    Others,
-    Positive,
-    Sampling,
-    Text,
-    Whole,
-    call_arguments,
-    checked_stops,
-    harmless,
-    read_body,
-    tool_part_text,
-)
-from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
-from edgedec.apps.serve.surfaces.thinking import Continuing, Thinking
 
 _BILLING = "x-anthropic-billing-header:"
 """Begins a system block that differs from request to request, so that no prefix would be found."""
@@ -136,7 +136,7 @@ class MessagesBody(CountBody):
     seed: Whole | None = None
 
 
-def read(data: bytes, reply: Reply) -> Asked:
+def read(data: bytes, reply: AnswerHead) -> ParsedRequest:
     """Returns what a body asks for.
 
     Raises:
@@ -161,7 +161,7 @@ def read(data: bytes, reply: Reply) -> Asked:
         settings["stop"] = checked_stops(body.stop_sequences)
     request = CoreRequest(body.model, [_prompt(body)], settings)
     framer = MessagesFramer(reply, body.model) if body.stream else None
-    return Asked(request, partial(whole, reply, body.model), framer)
+    return ParsedRequest(request, partial(whole, reply, body.model), framer)
 
 
 def read_count(data: bytes) -> tuple[str, ChatPrompt]:
@@ -296,7 +296,7 @@ def _usage(counts: Counts) -> dict[str, int]:
     }
 
 
-def whole(reply: Reply, model: str, answer: Answer) -> Document:
+def whole(reply: AnswerHead, model: str, answer: Answer) -> Document:
     """Returns the document of an answer."""
     choice = answer.choices[0]
     content: list[dict[str, Any]] = []
@@ -325,14 +325,14 @@ def _tool_use(call_id: str, name: str) -> dict[str, Any]:
     return {"type": "tool_use", "id": identity, "name": name, "input": {}}
 
 
-def _head(reply: Reply, model: str) -> dict[str, Any]:
+def _head(reply: AnswerHead, model: str) -> dict[str, Any]:
     return {"id": f"msg_{reply.id}", "type": "message", "role": "assistant", "model": model}
 
 
 class MessagesFramer:
     """Makes the events of a streamed answer: blocks that begin, grow and end."""
 
-    def __init__(self, reply: Reply, model: str) -> None:
+    def __init__(self, reply: AnswerHead, model: str) -> None:
         self._message = _head(reply, model)
         self._kind = ""  # of the block in progress
         self._index = -1
@@ -401,4 +401,4 @@ def _event(kind: str, **fields: Any) -> bytes:
     return openai.sse({"type": kind, **fields}, kind)
 
 
-SURFACE = Surface("/v1/messages", MessagesBody, read, error, beat=_event("ping"))
+ENDPOINT = Endpoint("/v1/messages", MessagesBody, read, error, beat=_event("ping"))

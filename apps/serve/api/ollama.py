@@ -8,6 +8,28 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar
 
+from edgedec.apps.serve.api import rows
+from edgedec.apps.serve.api.endpoint import (
+    AnswerHead,
+    Document,
+    Endpoint,
+    ParsedRequest,
+    json_bytes,
+)
+from edgedec.apps.serve.api.fields import (
+    Body,
+    NumLikeliest,
+    Others,
+    Role,
+    Sampling,
+    Text,
+    Whole,
+    call_arguments,
+    harmless,
+    read_body,
+)
+from edgedec.apps.serve.api.openai_chat import AnyTool, token_infos
+from edgedec.apps.serve.api.thinking import Thinking
 from edgedec.apps.serve.core import (
     Answer,
     CallDelta,
@@ -26,23 +48,7 @@ from edgedec.apps.serve.core import (
     Tool,
     invalid,
 )
-from edgedec.apps.serve.shelf import Offer
-from edgedec.apps.serve.surfaces import rows
-from edgedec.apps.serve.surfaces.fields import (
-    Body,
-    NumLikeliest,
-    Others,
-    Role,
-    Sampling,
-    Text,
-    Whole,
-    call_arguments,
-    harmless,
-    read_body,
-)
-from edgedec.apps.serve.surfaces.openai_chat import AnyTool, token_infos
-from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface, json_bytes
-from edgedec.apps.serve.surfaces.thinking import Thinking
+from edgedec.apps.serve.model_registry import Offer
 
 VERSION = "0.14.0"
 """Of Ollama, whose clients look for what that one could do: Codex wants 0.13.4 or newer."""
@@ -152,7 +158,7 @@ def seconds(text: str | float) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def read_chat(data: bytes, reply: Reply) -> Asked:
+def read_chat(data: bytes, reply: AnswerHead) -> ParsedRequest:
     """Returns what a body asks for.
 
     Raises:
@@ -189,7 +195,7 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     return found
 
 
-def read_generate(data: bytes, reply: Reply) -> Asked:
+def read_generate(data: bytes, reply: AnswerHead) -> ParsedRequest:
     """Returns what a body asks for.
 
     Raises:
@@ -214,15 +220,15 @@ def _prompts(body: GenerateBody) -> list[Prompt]:
 Part = Callable[[Choice], dict[str, Any]]
 
 
-def _asked(body: Common, prompts: Sequence[Prompt], reply: Reply, part: Part) -> Asked:
+def _asked(body: Common, prompts: Sequence[Prompt], reply: AnswerHead, part: Part) -> ParsedRequest:
     head = {"model": body.model, "created_at": moment(reply.created)}
     request = body.request(prompts)
     if not prompts:
         reason = "unload" if request.keep_alive_s == 0 else "load"
         done = {**head, **part(Choice()), "done": True, "done_reason": reason}
-        return Asked(request, lambda answer: done)
+        return ParsedRequest(request, lambda answer: done)
     framer = None if body.stream is False else LineFramer(head, part)
-    return Asked(request, partial(_whole, head, part), framer)
+    return ParsedRequest(request, partial(_whole, head, part), framer)
 
 
 def _chat_part(choice: Choice) -> dict[str, Any]:
@@ -386,5 +392,5 @@ def shown(offer: Offer) -> Document:
     }
 
 
-CHAT = Surface("/api/chat", ChatBody, read_chat, error, NDJSON, _BEAT)
-GENERATE = Surface("/api/generate", GenerateBody, read_generate, error, NDJSON, _BEAT)
+CHAT = Endpoint("/api/chat", ChatBody, read_chat, error, NDJSON, _BEAT)
+GENERATE = Endpoint("/api/generate", GenerateBody, read_generate, error, NDJSON, _BEAT)

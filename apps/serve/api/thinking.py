@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from edgedec.apps.serve.api.fields import Body, Others, Whole, harmless
 from edgedec.apps.serve.core import invalid
-from edgedec.apps.serve.surfaces.fields import Body, Others, Whole, harmless
 
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 

@@ -6,6 +6,20 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+from edgedec.apps.serve.api import openai, rows
+from edgedec.apps.serve.api.endpoint import AnswerHead, Document, Endpoint, ParsedRequest
+from edgedec.apps.serve.api.fields import (
+    MaxTokens,
+    NumChoices,
+    NumLikeliest,
+    Others,
+    Sampling,
+    TextPrompts,
+    length_settings,
+    read_body,
+    text_prompts,
+)
+from edgedec.apps.serve.api.openai_chat import StreamOptions
 from edgedec.apps.serve.core import (
     Answer,
     CoreRequest,
@@ -17,20 +31,6 @@ from edgedec.apps.serve.core import (
     TokenInfo,
     invalid,
 )
-from edgedec.apps.serve.surfaces import openai, rows
-from edgedec.apps.serve.surfaces.fields import (
-    MaxTokens,
-    NumChoices,
-    NumLikeliest,
-    Others,
-    Sampling,
-    TextPrompts,
-    length_settings,
-    read_body,
-    text_prompts,
-)
-from edgedec.apps.serve.surfaces.openai_chat import StreamOptions
-from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
 
 
 class CompletionBody(Sampling):
@@ -50,7 +50,7 @@ class CompletionBody(Sampling):
     origins: bool | None = None
 
 
-def read(data: bytes, reply: Reply) -> Asked:
+def read(data: bytes, reply: AnswerHead) -> ParsedRequest:
     """Returns what a body asks for.
 
     Raises:
@@ -76,7 +76,7 @@ def read(data: bytes, reply: Reply) -> Asked:
     head["model"] = body.model
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     framer = CompletionFramer(head, with_usage, request.n) if body.stream else None
-    return Asked(request, partial(_whole, head, request.n), framer)
+    return ParsedRequest(request, partial(_whole, head, request.n), framer)
 
 
 def _prompts(body: CompletionBody) -> Sequence[Prompt]:
@@ -152,4 +152,4 @@ class CompletionFramer(openai.ChunkFramer):
         return _token_infos(event.tokens, start)
 
 
-SURFACE = Surface("/v1/completions", CompletionBody, read, openai.error)
+ENDPOINT = Endpoint("/v1/completions", CompletionBody, read, openai.error)

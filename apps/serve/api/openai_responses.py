@@ -8,6 +8,34 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from edgedec.apps.serve.api import openai, rows
+from edgedec.apps.serve.api.endpoint import AnswerHead, Document, Endpoint, ParsedRequest
+from edgedec.apps.serve.api.fields import (
+    Body,
+    MaxTokens,
+    NumLikeliest,
+    Others,
+    Role,
+    Sampling,
+    Text,
+    harmless,
+    length_settings,
+    read_body,
+    tool_part_text,
+)
+from edgedec.apps.serve.api.kept_items import KeptItems
+from edgedec.apps.serve.api.openai_chat import (
+    ChatMessage,
+    Function,
+    Part,
+    ResponseFormat,
+    ToolCall,
+    allowed,
+    chat_message,
+    format_settings,
+    token_infos,
+)
+from edgedec.apps.serve.api.thinking import Continuing, Thinking
 from edgedec.apps.serve.core import (
     AUTO,
     Answer,
@@ -25,34 +53,6 @@ from edgedec.apps.serve.core import (
     Tool,
     invalid,
 )
-from edgedec.apps.serve.surfaces import openai, rows
-from edgedec.apps.serve.surfaces.fields import (
-    Body,
-    MaxTokens,
-    NumLikeliest,
-    Others,
-    Role,
-    Sampling,
-    Text,
-    harmless,
-    length_settings,
-    read_body,
-    tool_part_text,
-)
-from edgedec.apps.serve.surfaces.kept_items import KeptItems
-from edgedec.apps.serve.surfaces.openai_chat import (
-    ChatMessage,
-    Function,
-    Part,
-    ResponseFormat,
-    ToolCall,
-    allowed,
-    chat_message,
-    format_settings,
-    token_infos,
-)
-from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
-from edgedec.apps.serve.surfaces.thinking import Continuing, Thinking
 
 _KEPT = KeptItems()
 
@@ -127,7 +127,7 @@ class ResponsesBody(Thinking, Continuing, Sampling):
     store: bool | None = None
 
 
-def read(data: bytes, reply: Reply) -> Asked:
+def read(data: bytes, reply: AnswerHead) -> ParsedRequest:
     """Returns what a body asks for.
 
     Raises:
@@ -149,7 +149,7 @@ def read(data: bytes, reply: Reply) -> Asked:
     names = {name: _called(space, tool) for name, (space, tool) in _functions(body).items()}
     framer = ResponsesFramer(head, names) if body.stream else None
     beat = None if framer is None else framer.beat
-    return Asked(request, partial(whole, head, names), framer, beat)
+    return ParsedRequest(request, partial(whole, head, names), framer, beat)
 
 
 def _echoes(body: ResponsesBody) -> dict[str, Any]:
@@ -455,4 +455,4 @@ class ResponsesFramer:
         return openai.sse({"type": kind, "sequence_number": self._n_events - 1, **fields}, kind)
 
 
-SURFACE = Surface("/v1/responses", ResponsesBody, read, openai.error)
+ENDPOINT = Endpoint("/v1/responses", ResponsesBody, read, openai.error)

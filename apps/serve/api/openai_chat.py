@@ -8,6 +8,23 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from edgedec.apps.serve.api import openai, rows
+from edgedec.apps.serve.api.endpoint import AnswerHead, Document, Endpoint, ParsedRequest
+from edgedec.apps.serve.api.fields import (
+    Body,
+    MaxTokens,
+    NumChoices,
+    NumLikeliest,
+    Others,
+    Role,
+    Sampling,
+    Text,
+    call_arguments,
+    harmless,
+    length_settings,
+    read_body,
+)
+from edgedec.apps.serve.api.thinking import Continuing, Thinking
 from edgedec.apps.serve.core import (
     AUTO,
     REQUIRED,
@@ -24,23 +41,6 @@ from edgedec.apps.serve.core import (
     Tool,
     invalid,
 )
-from edgedec.apps.serve.surfaces import openai, rows
-from edgedec.apps.serve.surfaces.fields import (
-    Body,
-    MaxTokens,
-    NumChoices,
-    NumLikeliest,
-    Others,
-    Role,
-    Sampling,
-    Text,
-    call_arguments,
-    harmless,
-    length_settings,
-    read_body,
-)
-from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
-from edgedec.apps.serve.surfaces.thinking import Continuing, Thinking
 
 _ROLES = {"developer": "system", "function": "tool"}
 
@@ -222,7 +222,7 @@ class ChatBody(Thinking, Continuing, Sampling):
     origins: bool | None = None
 
 
-def read(data: bytes, reply: Reply) -> Asked:
+def read(data: bytes, reply: AnswerHead) -> ParsedRequest:
     """Returns what a body asks for.
 
     Raises:
@@ -244,7 +244,7 @@ def read(data: bytes, reply: Reply) -> Asked:
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     head = _head(reply, body.model, "chat.completion.chunk")
     framer = ChatFramer(head, with_usage, request.n) if body.stream else None
-    return Asked(request, partial(whole, reply, body.model), framer)
+    return ParsedRequest(request, partial(whole, reply, body.model), framer)
 
 
 def chat_prompt(body: ChatBody) -> ChatPrompt:
@@ -354,7 +354,7 @@ def content_text(content: str | list[Part] | None, is_earlier: bool = False) -> 
     return "".join(known)
 
 
-def whole(reply: Reply, model: str, answer: Answer) -> Document:
+def whole(reply: AnswerHead, model: str, answer: Answer) -> Document:
     """Returns the document of an answer."""
     counts = answer.counts
     return {
@@ -433,8 +433,8 @@ def _call_piece(event: CallDelta) -> dict[str, Any]:
     return {"index": event.call, "id": event.id, "type": "function", "function": function}
 
 
-def _head(reply: Reply, model: str, kind: str) -> Document:
+def _head(reply: AnswerHead, model: str, kind: str) -> Document:
     return {"id": f"chatcmpl-{reply.id}", "object": kind, "created": reply.created, "model": model}
 
 
-SURFACE = Surface("/v1/chat/completions", ChatBody, read, openai.error)
+ENDPOINT = Endpoint("/v1/chat/completions", ChatBody, read, openai.error)

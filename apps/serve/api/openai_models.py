@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.apps.serve.shelf import Offer
-from edgedec.apps.serve.surfaces.surface import Document
+from edgedec.apps.serve.api.endpoint import Document
+from edgedec.apps.serve.model_registry import Offer
 
 
 def listing(offers: Sequence[Offer], loaded: Sequence[Offer]) -> Document:

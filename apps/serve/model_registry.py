@@ -65,7 +65,7 @@ class _Slot:
     expires: asyncio.TimerHandle | None = None
 
 
-class Shelf:
+class ModelRegistry:
     """The offered models. All of it happens in the server's event loop; loading in threads.
 
     A model that needs the memory of others waits until their answers are complete. Later requests

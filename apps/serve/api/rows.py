@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.apps.serve.surfaces.fields import Others, harmless, refused
+from edgedec.apps.serve.api.fields import Others, harmless, refused
 
 _ALONE = "this model reads and writes text alone"
 

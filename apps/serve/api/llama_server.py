@@ -6,21 +6,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from edgedec.apps.serve.core import (
-    Answer,
-    Choice,
-    CoreRequest,
-    Done,
-    Event,
-    InfillPrompt,
-    LineLimits,
-    Prompt,
-    ServeError,
-    TextDelta,
-)
-from edgedec.apps.serve.shelf import Offer
-from edgedec.apps.serve.surfaces import openai, rows
-from edgedec.apps.serve.surfaces.fields import (
+from edgedec.apps.serve.api import openai, rows
+from edgedec.apps.serve.api.endpoint import AnswerHead, Document, Endpoint, ParsedRequest
+from edgedec.apps.serve.api.fields import (
     Body,
     Natural,
     NumChoices,
@@ -33,7 +21,19 @@ from edgedec.apps.serve.surfaces.fields import (
     read_body,
     text_prompts,
 )
-from edgedec.apps.serve.surfaces.surface import Asked, Document, Reply, Surface
+from edgedec.apps.serve.core import (
+    Answer,
+    Choice,
+    CoreRequest,
+    Done,
+    Event,
+    InfillPrompt,
+    LineLimits,
+    Prompt,
+    ServeError,
+    TextDelta,
+)
+from edgedec.apps.serve.model_registry import Offer
 
 
 class ExtraFile(Body):
@@ -101,7 +101,7 @@ class InfillBody(Common):
     prompt: str = ""
 
 
-def read_completion(data: bytes, reply: Reply) -> Asked:
+def read_completion(data: bytes, reply: AnswerHead) -> ParsedRequest:
     """Returns what a body asks for.
 
     Raises:
@@ -111,7 +111,7 @@ def read_completion(data: bytes, reply: Reply) -> Asked:
     return _asked(body, text_prompts(body.prompt))
 
 
-def read_infill(data: bytes, reply: Reply) -> Asked:
+def read_infill(data: bytes, reply: AnswerHead) -> ParsedRequest:
     """Returns what a body asks for.
 
     Raises:
@@ -123,10 +123,10 @@ def read_infill(data: bytes, reply: Reply) -> Asked:
     return _asked(body, [prompt])
 
 
-def _asked(body: Common, prompts: Sequence[Prompt]) -> Asked:
+def _asked(body: Common, prompts: Sequence[Prompt]) -> ParsedRequest:
     fields = body.response_fields
     framer = CompletionFramer(body.model, fields) if body.stream else None
-    return Asked(body.request(prompts), partial(_whole, body.model, fields), framer)
+    return ParsedRequest(body.request(prompts), partial(_whole, body.model, fields), framer)
 
 
 def _whole(model: str, fields: Sequence[str] | None, answer: Answer) -> Any:
@@ -241,6 +241,6 @@ def slots(n_slots: int, n_busy: int, offer: Offer) -> list[Document]:
     ]
 
 
-COMPLETION = Surface("/completion", CompletionBody, read_completion, openai.error)
-COMPLETIONS = Surface("/completions", CompletionBody, read_completion, openai.error)
-INFILL = Surface("/infill", InfillBody, read_infill, openai.error)
+COMPLETION = Endpoint("/completion", CompletionBody, read_completion, openai.error)
+COMPLETIONS = Endpoint("/completions", CompletionBody, read_completion, openai.error)
+INFILL = Endpoint("/infill", InfillBody, read_infill, openai.error)

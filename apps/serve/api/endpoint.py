@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from edgedec.apps.serve.api.fields import Body
 from edgedec.apps.serve.core import Answer, CoreRequest, Event, ServeError
-from edgedec.apps.serve.surfaces.fields import Body
 
 Document = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ class Framer(Protocol):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedRequest:
     """A request as its interface understood it.
 
     whole: makes the document of an answer that is not streamed. framer: of a streamed answer; None
@@ -53,7 +53,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Reply:
+class AnswerHead:
     """What the server puts into an answer: its id, its time in seconds since 1970."""
 
     id: str
@@ -61,7 +61,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Surface:
+class Endpoint:
     """One address that answers are asked at.
 
     body: what `read` reads. read: from the body to what is asked. error: the document of a problem.
@@ -71,7 +71,7 @@ class Surface:
 
     path: str
     body: type[Body]
-    read: Callable[[bytes, Reply], Asked]
+    read: Callable[[bytes, AnswerHead], ParsedRequest]
     error: Callable[[ServeError], Document]
     media_type: str = "text/event-stream"
     beat: bytes = b": still here\n\n"
