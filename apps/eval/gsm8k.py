@@ -1,9 +1,8 @@
 r"""Task `gsm8k`: grade-school maths, judged by the final number.
 
-The model's number is the one after the last `####` of its answer; failing that, the one after its
-last `\boxed{`; failing that, its last number. Thousands commas, currency signs and a trailing full
-stop are no part of a number; two numbers are equal if their values are (18 is 18.00). The right
-number stands after `####` in the problem's answer.
+The model's number is that of `edgedec.runtime.engine.answers`: the one after `####`, in `\boxed{}`,
+in `<answer>` or after "answer is", and else the last one. Two numbers are equal if their values are
+(18 is 18.00). The right number stands after `####` in the problem's answer.
 
 Source: arXiv:2110.14168; the question's wording is that of the Qwen2.5 model cards.
 """

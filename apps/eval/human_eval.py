@@ -13,8 +13,11 @@ section 2.1 and appendix A, for the stop texts.
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from dataclasses import replace
+from textwrap import dedent
 
 from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
 from edgedec.models.errors import ConfigError
@@ -41,8 +44,10 @@ _AFTER_SCRIPT = (
 _AFTER_FUNCTION = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint")
 
 
-_FENCE = re.compile(r"^[ \t]*```.*(?:\n|\Z)", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*(?:[-*>] ?|\d+\. )?(?:```|~~~).*(?:\n|\Z)", re.MULTILINE)
 _FUTURE = re.compile(r"^from __future__ import [\w, ]+$", re.MULTILINE)
+_TOP = re.compile(r"(?:import|from|def|class|async)\s|@|\w+\s*=")
+_MAX_LINES = 200  # of an answer that are looked at where it is no program
 _EXAMPLES = (
     re.compile(r"^[ \t]*>>>.*\n(?:(?![ \t]*(?:>>>|\"\"\"|'''|$)).*\n)*", re.MULTILINE),
     re.compile(
@@ -97,11 +102,10 @@ class HumanEval:
         name, prompt = problem["entry_point"], problem["prompt"]
         if self._is_chat:
             text = _code_of(text, name)
-        definition = re.search(rf"^def\s+{re.escape(name)}\b", text, re.MULTILINE)
-        if self._is_chat and definition:
+        if self._is_chat and _definition(text, name):
             # What the prompt imports and defines first is there, too, though the answer may
             # leave it out.
-            own = re.search(rf"^def\s+{re.escape(name)}\b", prompt, re.MULTILINE)
+            own = _definition(prompt, name)
             solution = prompt[: own.start() if own else 0] + text
         else:
             solution = prompt + text
@@ -113,8 +117,51 @@ class HumanEval:
 def _code_of(text: str, name: str) -> str:
     """Returns the code in the rest of an answer whose block of code was opened for it.
 
-    A model may open the block again, or write prose first and then a block.
+    A model may open the block again, indent it, write prose around the code, and define helpers in
+    blocks of their own before the function.
     """
-    sections = _FENCE.split(text)
-    definition = re.compile(rf"^def\s+{re.escape(name)}\b", re.MULTILINE)
-    return next(filter(definition.search, sections), sections[0])
+    as_written = _FENCE.split(text)
+    sections = [dedent(section) for section in as_written]
+    defined = [i for i, section in enumerate(sections) if _definition(section, name)]
+    if not defined:
+        return as_written[0]  # the body alone, maybe
+    last = defined[0]
+    helpers = [section for section in sections[:last] if _defines(section)]
+    return "\n".join([*helpers, _parsed(sections[last], name)])
+
+
+def _definition(code: str, name: str) -> re.Match[str] | None:
+    return re.search(rf"^def\s+{re.escape(name)}\b", code, re.MULTILINE)
+
+
+def _tree(code: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _defines(code: str) -> bool:
+    """Returns whether ``code`` is a program that names something, and no prose."""
+    tree = _tree(code)
+    kinds = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
+    return tree is not None and any(isinstance(node, kinds) for node in tree.body)
+
+
+def _parsed(code: str, name: str) -> str:
+    """Returns the lines of ``code`` around the function that are a program, without prose.
+
+    Source: EvalPlus ``evalplus/sanitize.py`` (the longest code, Apache-2.0).
+    """
+    if _tree(code) is not None:
+        return code
+    lines = code.splitlines(keepends=True)[:_MAX_LINES]
+    starts = [i for i, line in enumerate(lines) if _TOP.match(line)]
+    for end in range(len(lines), 0, -1):
+        for start in starts:
+            part = "".join(lines[start:end])
+            if start < end and _definition(part, name) and _tree(part) is not None:
+                return part
+    return code

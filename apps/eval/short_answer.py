@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from dataclasses import replace
 
 from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
@@ -22,7 +23,10 @@ from edgedec.runtime.engine.engine import Engine
 _QUESTION = "Answer in a few words, and nothing else.\n{question}"
 _RAW = "Q: {question}\nA:"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_TYPOGRAPHIC = (
+    "\u2018\u2019\u201c\u201d\u00b4\u02bc\u2010\u2011\u2012\u2013\u2014\u2026\u2044\u00ab\u00bb"
+)
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation + _TYPOGRAPHIC)
 
 
 class ShortAnswer:
@@ -63,5 +67,9 @@ def right_answers(problem: Problem) -> list[str]:
 
 
 def normal_form(text: str) -> str:
-    """Returns a text without case, punctuation, articles and white space that says nothing."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+    """Returns a text without case, punctuation, articles and white space that says nothing.
+
+    Characters that Unicode writes in several ways are one.
+    """
+    text = unicodedata.normalize("NFKC", text.translate(_NO_PUNCTUATION)).lower()
+    return " ".join(_ARTICLES.sub(" ", text.translate(_NO_PUNCTUATION)).split())

@@ -386,7 +386,91 @@ def test_numbers_as_people_and_latex_write_them(text: str, number: str) -> None:
     assert final_number(text) == Decimal(number)
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("The total cost is $29.00.", "29"),
+        ("#### 18\n\nQuestion: Tom has 3.\nAnswer: 5\n#### 5", "18"),
+        ("\\boxed{\\frac{1}{2}}", "0.5"),
+        ("\\boxed{-\\dfrac{7}{2}}", "-3.5"),
+        ("so \\boxed{\\tfrac72}", "3.5"),
+        ("The answer is 3/4.", "0.75"),
+        ("\\boxed{1.5 \\times 10^3}", "1500"),
+        ("= 3.2e5", "320000"),
+        ("1.234,56 Euro", "1234.56"),
+        ("It costs $1.2 million", "1200000"),
+        ("The answer is 18 dollars, since 2023 was a leap year", "18"),
+        ("ANSWER IS 7. Note that 3 is wrong", "7"),
+        ("**Answer:**\n18\n\nCheck: 9*2", "18"),
+        ("#### 5 + 3 = 8", "8"),
+        ("\\boxed{5+3=8}", "8"),
+        ("Answer: 5 + 3 = 8", "8"),
+        ("12,34,567 rupees", "1234567"),
+        ("1_000_000", "1000000"),
+        ("<answer>18</answer> (confidence 1.0)", "18"),
+        ("18½ miles", "18.5"),
+        ("about ¾", "0.75"),
+        ("\\boxed{18 \\text{ cm}^2}", "18"),
+        ("\\boxed{\\text{18 dollars}}", "18"),
+        ("$\\boxed 18$", "18"),
+        ("10/12/2023", "2023"),
+        ("450/90=5", "5"),
+        ("He has 24 eggs in 2 rows. Final answer: **24**", "24"),
+        ("\\[ \\boxed{42} \\]", "42"),
+        ("#### 70000", "70000"),
+        ("I paid €1.500,00 for it", "1500"),
+        ("The answer: -4", "-4"),
+        ("the answer is $-4", "-4"),
+        ("\\boxed{\\$1{,}000.50}", "1000.50"),
+        ("5 million people and 3 cats", "3"),
+        ("x = 10", "10"),
+        ("It takes 2.5 hours.", "2.5"),
+        ("the answer is 1.5.", "1.5"),
+        ("#### 10%", "10"),
+        ("Answer = 12 apples", "12"),
+        ("1 1/2", "1.5"),
+        ("1\\frac{1}{2}", "1.5"),
+        ("it is 2 \\frac{3}{4} cups", "2.75"),
+        ("on 2023/10/12, 5", "5"),
+        ("3/4 of 20 is 15", "15"),
+        ("The answer is obtained by adding 5 and 3, which gives 8", "8"),
+        ("The answer is A, 5 of 9", "9"),
+        ("2x 10^3 = 7", "7"),
+        ("3 x 10^2", "300"),
+        ("The final answer is $\\boxed{3}$.", "3"),
+    ],
+)
+def test_numbers_as_models_write_them(text: str, number: str) -> None:
+    assert final_number(text) == Decimal(number)
+
+
 BODY = "def add(a, b):\n    return a + b\n"
+
+
+def test_code_that_an_answer_splits_is_put_together() -> None:
+    text = "def one():\n    return 1\n```\nAnd:\n```\ndef add(a, b):\n    return one() + b\n```"
+    add = replace(ADD, fields={**ADD.fields, "entry_point": "add"})
+    program = HumanEval(is_chat=True, limits=LIMITS).program(add, text)
+    names: dict[str, Any] = {}
+    exec(program.partition("\ncheck(")[0], names)
+    assert names["add"](5, 2) == 3
+
+
+@pytest.mark.parametrize(
+    ("right", "text"),
+    [
+        ("O'Brien", "O\u2019Brien"),
+        ("1914-1918", "1914\u20131918"),
+        ("Beyonce\u0301", "Beyonc\u00e9"),
+        ('"Heroes"', "\u201cHeroes\u201d"),
+        ("1/2", "\u00bd"),
+        ("10 km", "\uff11\uff10\u00a0km"),
+        ("wait", "Wait\u2026"),
+    ],
+)
+def test_short_answers_are_compared_without_typography(right: str, text: str) -> None:
+    problem = Problem("1", "f:1", {"question": "?", "answer": right})
+    assert ShortAnswer(is_chat=True).judge(problem, text).metrics["exact"] == 1
 
 
 @pytest.mark.parametrize(
@@ -400,6 +484,23 @@ BODY = "def add(a, b):\n    return a + b\n"
         f"{BODY}```",
         f"{BODY}```\n\nThis adds the numbers:\n```python\nadd(1, 2)\n```",
         f"import math\n```\nThen:\n```python\n{BODY}```",
+        # without fences, with prose before and behind
+        f"{BODY}\nThis function adds two numbers. It's simple.",
+        f"Here is the function, which isn't long:\n\nimport math\n\n{BODY}",
+        f"Sure! Let's go:\n{BODY}\n\n### Explanation\n\n1. It adds.\n2. That's all.",
+        f"{BODY}\nExample: add(1, 2) -> 3\n{BODY.replace('add', 'other')}",
+        # other fences
+        f"~~~python\n{BODY}~~~\nDone.",
+        "1. Write it:\n\n   ```python\n   def add(a, b):\n       return a + b\n   ```\n",
+        "- ```python\n  def add(a, b):\n      return a + b\n  ```",
+        f"``` python {{.numberLines}}\n{BODY}```",
+        f"\n\n{BODY}\n\n```\n\nNote: isn't tested.",
+        f"{BODY}\n# Output:\n# 3\n~~~",
+        # helpers in blocks of their own
+        f"def one():\n    return 1\n```\nAnd:\n```python\n{BODY}```",
+        f"```python\nimport os\n```\n```python\nX = 1\n```\nprose\n```python\n{BODY}```\n",
+        # two versions: the first one counts
+        f"{BODY}```\nShorter:\n```python\nadd = sum\n```",
     ],
 )
 def test_code_is_judged_however_it_is_fenced(text: str) -> None:

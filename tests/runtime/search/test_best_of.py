@@ -148,7 +148,7 @@ def test_tests_are_run_once_for_each_text() -> None:
 @pytest.mark.parametrize(
     ("text", "answer"),
     [("  The  SKY is\nblue ", "the sky is blue"), ("$1,200.50", "1200.5"), ("", None), (" ", None),
-     (r"so \boxed{-3} it is, 5", "-3"), ("1e3", "3"), ("0", "0"), ("100", "100")],
+     (r"so \boxed{-3} it is, 5", "-3"), ("1e3", "1000"), ("0", "0"), ("100", "100")],
 )  # fmt: skip
 def test_short_answers(text: str, answer: str | None) -> None:
     assert short_answer(text) == answer
