@@ -14,6 +14,7 @@ from rich.table import Table
 from edgedec.apps.console.consoles import out
 from edgedec.apps.console.help_pages import HelpCommand, HelpGroup
 from edgedec.apps.console.terminal import bytes_text, is_plain, print_json, write_out
+from edgedec.apps.model_advice import measured_read_rate, suggested_names, tokens_per_s
 from edgedec.apps.model_names import open_library
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError, EdgedecError
@@ -57,26 +58,47 @@ def list_models(json: options.Json = False, debug: options.Debug = False) -> Non
     if json:
         print_json({"models": named, "bundles": bundles})
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("model", no_wrap=True, overflow="fold")
-    for heading in ("size", "state", "for"):
-        table.add_column(heading)
-    for model in named:
-        size = bytes_text(model["n_bytes"])
-        table.add_row(*map(escape, (model["name"], size, model["state"], model["for"])))
-    out.print(table)
+    out.print(_models_table(named))
+    for line in _advice(named):
+        write_out(f"{line}\n")
     if bundles:
         table = Table("bundle", "model", "size", "format", box=None, padding=(0, 2, 0, 0))
         for bundle in bundles:
-            cells = (
-                bundle["path"],
-                bundle["model"],
-                bytes_text(bundle["n_bytes"]),
-                bundle["format"],
-            )
-            table.add_row(*map(escape, cells))
+            size = bytes_text(bundle["n_bytes"])
+            table.add_row(*map(escape, (bundle["name"], bundle["model"], size, bundle["format"])))
         out.print()
         out.print(table)
+
+
+def _models_table(named: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("model", no_wrap=True, overflow="fold")
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("tokens/s", justify="right", no_wrap=True)
+    for heading in ("state", "for"):
+        table.add_column(heading)
+    for model in named:
+        mark = "" if model.get("is_tried", True) else " *"
+        size, speed = bytes_text(model["n_bytes"]), _speed(model["tokens_per_s"])
+        cells = (model["name"] + mark, size, speed, model["state"], model["for"])
+        style = "bold" if model.get("suggested_for") else None
+        table.add_row(*map(escape, cells), style=style)
+    return table
+
+
+def _speed(tokens_per_s: float) -> str:
+    return f"{tokens_per_s:.1f}" if tokens_per_s < 10 else f"{tokens_per_s:.0f}"
+
+
+def _advice(named: list[dict[str, Any]]) -> Iterator[str]:
+    """Yields what the table's figures and marks mean, and what suits this machine."""
+    for model in named:
+        if kind := model.get("suggested_for"):
+            untried = "" if model["is_tried"] else " (*)"
+            speed = _speed(model["tokens_per_s"])
+            yield f"suggested here for {kind}: {model['name']}{untried}, about {speed} tokens/s"
+    yield "tokens/s: estimated from how fast this machine reads memory now, without drafts"
+    yield "*: we have not run this model; we checked only the form of its entry"
 
 
 @models.command(cls=HelpCommand)
@@ -100,17 +122,34 @@ def show(name: Name, json: options.Json = False, debug: options.Debug = False) -
         print_json(found)
         return
     facts = Table.grid(padding=(0, 2, 0, 0))
-    for key, value in found.items():
-        if key == "bundle":
-            shown = (
-                "made at first use"
-                if value is None
-                else (f"{value['path']}, {bytes_text(value['n_bytes'])}, {value['format']}")
-            )
-        else:
-            shown = bytes_text(value) if key.endswith("_bytes") else str(value or "not stated")
-        facts.add_row(escape(key), escape(shown))
+    for heading, text in _facts(found):
+        facts.add_row(heading, escape(text))
     out.print(facts)
+
+
+def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields what is known of a model, in words."""
+    yield "name", found["name"]
+    yield "from", found["from"]
+    yield "licence", found["licence"] or "not stated; ask its publisher"
+    yield "state", found["state"]
+    yield "size", bytes_text(found["n_bytes"])
+    if "ram_bytes" in found:
+        fits = "fits this machine" if found["fits"] else "more than this machine has"
+        yield "memory", f"{bytes_text(found['ram_bytes'])}: {fits}"
+        yield "tried", "yes" if found["is_tried"] else "no: we have not run this model"
+    yield "speed", f"about {_speed(found['tokens_per_s'])} tokens/s here, without drafts"
+    if found["for"]:
+        yield "for", found["for"]
+    if found.get("draft"):
+        yield "drafts with", found["draft"]
+    if found.get("source"):
+        yield "file", found["source"]
+    bundle = found["bundle"]
+    if bundle is None:
+        yield "bundle", "made at first use"
+    else:
+        yield "bundle", f"{bundle['path']}, {bytes_text(bundle['n_bytes'])}, {bundle['format']}"
 
 
 @models.command(cls=HelpCommand)
@@ -161,11 +200,12 @@ def remove(name: Name, json: options.Json = False, debug: options.Debug = False)
 
 
 def _named() -> list[dict[str, Any]]:
-    """Returns the models that have a name, catalogue first."""
+    """Returns the models that have a name, the smallest first."""
     library = open_library()
     from edgedec.export.checkpoints.catalogue import CATALOGUE, find_installed
 
     total_bytes, _ = memory_bytes()
+    rate = measured_read_rate()
     found: list[dict[str, Any]] = []
     for name, entry in CATALOGUE.items():
         here, fits = find_installed(name), entry.ram_bytes < total_bytes
@@ -180,6 +220,9 @@ def _named() -> list[dict[str, Any]]:
                 "ram_bytes": entry.ram_bytes,
                 "fits": fits,
                 "for": entry.purpose,
+                "kind": entry.kind,
+                "is_tried": entry.is_tried,
+                "tokens_per_s": round(tokens_per_s(entry.active_bytes or entry.n_bytes, rate), 1),
                 "draft": entry.draft,
             }
         )
@@ -193,10 +236,14 @@ def _named() -> list[dict[str, Any]]:
                 "state": state,
                 "n_bytes": pulled.n_bytes,
                 "for": "",
+                "tokens_per_s": round(tokens_per_s(pulled.n_bytes, rate), 1),
                 "source": pulled.source,
             }
         )
-    return found
+    suggested = {name: kind for kind, name in suggested_names(found).items()}
+    for model in found:
+        model["suggested_for"] = suggested.get(model["name"])
+    return sorted(found, key=lambda model: model["n_bytes"])
 
 
 def _shipped_head(source: Path) -> str | None:
@@ -217,12 +264,14 @@ def _bundles() -> Iterator[Path]:
 
 
 def _described(bundle: Path) -> dict[str, Any]:
+    is_made = bundle.is_absolute()  # of a named model, whose name `models remove` takes
+    place = {"path": str(bundle), "name": bundle.stem if is_made else str(bundle)}
     try:
         manifest = read_manifest(bundle, are_hashes_checked=False)
     except EdgedecError as error:
-        return {"path": str(bundle), "model": f"broken: {error}"[:80], "n_bytes": 0, "format": ""}
+        return {**place, "model": f"broken: {error}"[:80], "n_bytes": 0, "format": ""}
     return {
-        "path": str(bundle),
+        **place,
         "model": manifest.name,
         "n_bytes": sum(entry.n_bytes for entry in manifest.files.values()),
         "format": f"{manifest.quantization}, {manifest.device_target}",

@@ -90,9 +90,13 @@ class Library:
     def remove(self, name: str) -> int:
         """Removes the bundle of ``name``, and its files if it was pulled; returns bytes freed.
 
+        name: of a model, or the path of a bundle that was made of a named model.
+
         Raises:
             ConfigError: there is nothing of that name.
         """
+        if (path := Path(name)).parent == self._bundles:
+            name = path.stem
         pulled, bundle = self.find(name), self.bundle(name)
         if pulled is None and not bundle.is_dir():
             known = ", ".join([p.name for p in self.pulled()] + [b.stem for b in self.bundles()])

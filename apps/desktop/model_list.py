@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,6 @@ from PySide6.QtWidgets import (
 from edgedec.apps.console.terminal import bytes_text
 from edgedec.export.library import Library
 
-SUGGESTED = (
-    "qwen2.5-coder-1.5b-instruct",
-    "qwen2.5-coder-0.5b-instruct",
-    "smollm2-135m-instruct",
-)
-"""Models for suggestions while writing, the best first."""
-
 _READY, _FITTING, _LARGE = "Ready to use", "Fit this machine", "Too large for this machine"
 _ROOM = 3
 """Units: pixels."""
@@ -37,7 +30,10 @@ _KEY = Qt.ItemDataRole.UserRole
 
 @dataclass(frozen=True)
 class ModelRow:
-    """A line of the list. key: what is used or got, a bundle's path or a model's name."""
+    """A line of the list. key: what is used or got, a bundle's path or a model's name.
+
+    is_suggested: `edgedec models list` suggests it for suggestions while writing.
+    """
 
     group: str
     key: str
@@ -45,6 +41,7 @@ class ModelRow:
     purpose: str
     n_bytes: int
     state: str
+    is_suggested: bool = False
 
     @property
     def is_ready(self) -> bool:
@@ -55,18 +52,18 @@ class ModelRow:
 def rows_of(table: Mapping[str, Any]) -> list[ModelRow]:
     """Returns the lines for the table that `edgedec models list --json` prints."""
     purposes = {Library.slug(model["name"]): model["for"] for model in table["models"]}
-    ready = [_ready_row(bundle, purposes) for bundle in table["bundles"]]
+    best = {Library.slug(one["name"]) for one in table["models"] if _is_suggested(one)}
+    ready = [_ready_row(bundle, purposes, best) for bundle in table["bundles"]]
     made = {Path(row.key).stem for row in ready}
     rest = [one for one in table["models"] if Library.slug(one["name"]) not in made]
     fitting = [_row(_FITTING, one) for one in rest if one.get("fits", True)]
     large = [_row(_LARGE, one) for one in rest if not one.get("fits", True)]
-    return [*ready, *sorted(fitting, key=lambda row: _rank(row.name)), *large]
+    return [*ready, *sorted(fitting, key=lambda row: not row.is_suggested), *large]
 
 
 def suggested(rows: Iterable[ModelRow]) -> ModelRow | None:
-    """Returns the best model for suggestions that this machine can use, None if there is none."""
-    usable = [row for row in rows if row.group != _LARGE and row.name in SUGGESTED]
-    return min(usable, key=lambda row: _rank(row.name), default=None)
+    """Returns the model that is suggested for this machine, None if there is none."""
+    return next((row for row in rows if row.is_suggested), None)
 
 
 class ModelList(QTreeWidget):
@@ -166,17 +163,20 @@ def _embolden(item: QTreeWidgetItem) -> None:
 
 def _row(group: str, model: Mapping[str, Any]) -> ModelRow:
     states = {"here": "downloaded", "pulled": "downloaded", "to fetch": "to download"}
-    state = states.get(model["state"], model["state"])
-    return ModelRow(group, model["name"], model["name"], model["for"], model["n_bytes"], state)
+    state, name = states.get(model["state"], model["state"]), model["name"]
+    return ModelRow(group, name, name, model["for"], model["n_bytes"], state, _is_suggested(model))
 
 
-def _ready_row(bundle: Mapping[str, Any], purposes: Mapping[str, str]) -> ModelRow:
+def _ready_row(
+    bundle: Mapping[str, Any], purposes: Mapping[str, str], best: Collection[str]
+) -> ModelRow:
     path, model = Path(bundle["path"]).absolute(), bundle["model"]
     is_broken = model.startswith("broken: ")
     purpose = model if is_broken else purposes.get(path.stem) or f"made from {model}"
     state = "broken" if is_broken else "ready"
-    return ModelRow(_READY, str(path), path.stem, purpose, bundle["n_bytes"], state)
+    is_best = path.stem in best and not is_broken
+    return ModelRow(_READY, str(path), path.stem, purpose, bundle["n_bytes"], state, is_best)
 
 
-def _rank(name: str) -> int:
-    return SUGGESTED.index(name) if name in SUGGESTED else len(SUGGESTED)
+def _is_suggested(model: Mapping[str, Any]) -> bool:
+    return model.get("suggested_for") == "code"

@@ -31,14 +31,18 @@ class CatalogueEntry:
     """A model. Its file is in a Python package, or on the Hugging Face hub.
 
     licence: SPDX name. n_bytes: of the file. ram_bytes: memory to have free. purpose: what it is
-    good for. package, version, sha256: the package, and the hash of its file. hub: as
-    ``org/name:FILE``. draft: name of a model that drafts for it.
+    good for. kind: ``chat`` or ``code``. is_tried: we exported and ran it. active_bytes: what a
+    token reads, where that is not the whole file. package, version, sha256: the package, and the
+    hash of its file. hub: as ``org/name:FILE``. draft: name of a model that drafts for it.
     """
 
     licence: str
     n_bytes: int
     ram_bytes: int
     purpose: str
+    kind: str
+    is_tried: bool = False
+    active_bytes: int | None = None
     package: str | None = None
     version: str | None = None
     sha256: str | None = None

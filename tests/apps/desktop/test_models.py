@@ -30,7 +30,12 @@ TABLE = {
         {**_MODEL, "name": "qwen2.5-coder-1.5b-instruct", "state": "needs 9 GB RAM", "fits": False},
         {**_MODEL, "name": "smollm2-135m-instruct", "state": "here"},
         {**_MODEL, "name": "qwen3-4b", "state": "to fetch"},
-        {**_MODEL, "name": "qwen2.5-coder-0.5b-instruct", "state": "to fetch"},
+        {
+            **_MODEL,
+            "name": "qwen2.5-coder-0.5b-instruct",
+            "state": "to fetch",
+            "suggested_for": "code",
+        },
         {"name": "some/model", "state": "pulled", "n_bytes": 7, "for": "", "from": "hub"},
     ],
     "bundles": [
@@ -74,7 +79,7 @@ def test_models_are_listed_by_what_can_be_done_with_them() -> None:
     assert rows[0].purpose == "texts"
     best = suggested(rows)
     assert best is not None
-    assert best.name == "qwen2.5-coder-0.5b-instruct"  # the larger one does not fit
+    assert best.name == "qwen2.5-coder-0.5b-instruct"  # as `edgedec models list` says
     assert suggested([]) is None
 
 
