@@ -1,0 +1,126 @@
+"""What somebody changed of late, as a model reads it: changed lines, before and after."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgedec.autocomplete.document import Document
+
+_MAX_CHANGES = 8
+_NEAR = 2  # lines between two edits that are told as one
+
+
+@dataclass(frozen=True)
+class Change:
+    """Lines that became others.
+
+    line: number of the first, from 0. before, after: the lines, without their ends.
+    above, below: the line on either side, as far as there is one.
+    """
+
+    name: str
+    line: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    above: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
+
+    @property
+    def diff(self) -> str:
+        """The change as the body of a unified diff, with a line of what is around it."""
+        rows = [(" ", self.above), ("-", self.before), ("+", self.after), (" ", self.below)]
+        return "".join(f"{mark}{line}\n" for mark, lines in rows for line in lines)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Lines [start, old_end) that became lines [start, new_end)."""
+
+    start: int
+    old_end: int
+    new_end: int
+
+    @classmethod
+    def between(cls, old: Sequence[str], new: Sequence[str]) -> Span | None:
+        """Returns the lines that differ; None if none do."""
+        if old == new:
+            return None
+        n_least, start, end = min(len(old), len(new)), 0, 0
+        while start < n_least and old[start] == new[start]:
+            start += 1
+        while end < n_least - start and old[-1 - end] == new[-1 - end]:
+            end += 1
+        return cls(start, len(old) - end, len(new) - end)
+
+
+@dataclass
+class _Open:
+    """A document, and what it was before the edits that are still told as one."""
+
+    base: list[str]
+    lines: list[str]
+
+
+class EditHistory:
+    """The latest changes of all documents. Edits near one another are one change."""
+
+    def __init__(self) -> None:
+        self._closed: deque[Change] = deque(maxlen=_MAX_CHANGES)
+        self._open: dict[str, _Open] = {}
+        self._latest = ""  # name of the document that changed last
+
+    def see(self, document: Document) -> None:
+        """Takes in a document as it is now."""
+        lines = document.text.splitlines()
+        known = self._open.get(document.name)
+        if known is None:
+            self._open[document.name] = _Open(lines, lines)
+            return
+        edit = Span.between(known.lines, lines)
+        if edit is None:
+            return
+        if self._latest != document.name:
+            self._close(self._latest)
+            self._latest = document.name
+        earlier = Span.between(known.base, known.lines)
+        if earlier is not None and not _are_near(earlier, edit):
+            self._close(document.name)
+        known.lines = lines
+
+    def forget(self, name: str) -> None:
+        """A document was closed; what was changed in it stays known."""
+        self._close(name)
+        self._open.pop(name, None)
+
+    @property
+    def changes(self) -> list[Change]:
+        """The changes, the latest last."""
+        latest = self._change(self._latest)
+        return [*self._closed, *([] if latest is None else [latest])]
+
+    def _close(self, name: str) -> None:
+        if (change := self._change(name)) is not None:
+            self._closed.append(change)
+            self._open[name].base = self._open[name].lines
+
+    def _change(self, name: str) -> Change | None:
+        known = self._open.get(name)
+        span = None if known is None else Span.between(known.base, known.lines)
+        if known is None or span is None:
+            return None
+        start = span.start
+        return Change(
+            name,
+            start,
+            tuple(known.base[start : span.old_end]),
+            tuple(known.lines[start : span.new_end]),
+            tuple(known.lines[max(0, start - 1) : start]),
+            tuple(known.lines[span.new_end : span.new_end + 1]),
+        )
+
+
+def _are_near(earlier: Span, edit: Span) -> bool:
+    """Says whether an edit touches lines that earlier ones made, or some near them."""
+    return edit.start <= earlier.new_end + _NEAR and edit.old_end >= earlier.start - _NEAR

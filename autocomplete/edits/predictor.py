@@ -1,0 +1,283 @@
+"""The next edit of a document, while somebody works on it."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from edgedec.autocomplete.document import Document
+from edgedec.autocomplete.edits.changes import EditHistory
+from edgedec.autocomplete.edits.edit import Edit
+from edgedec.autocomplete.edits.formats import FORMATS, EditContext, EditPrompt
+from edgedec.autocomplete.edits.hunks import Hunk, first_hunk
+from edgedec.autocomplete.edits.quiet import Quiet
+from edgedec.autocomplete.edits.window import EditWindow, likely_lines, line_of, window_at
+from edgedec.models.errors import ConfigError, EdgedecError, SessionError
+from edgedec.runtime.backends import running_passes as running_passes
+from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.config.checks import check_count, check_number, check_type
+from edgedec.runtime.engine.engine import Engine
+
+_PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses what is in it
+_GROWTH = 64  # tokens by which an answer may be longer than the window
+_N_AROUND = 30  # lines on either side of a window that formats may show
+_N_PLACES = 2  # windows that are asked about after one key
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditConfig:
+    """How edits are predicted.
+
+    format: how the model is asked, one of `FORMATS`. n_lines: of a window.
+    min_probability: of an edit that is offered.
+    method: how it is decoded; see `edgedec run --method`.
+
+    Raises:
+        ConfigError: A value makes no sense.
+    """
+
+    format: str = "instruction"
+    n_lines: int = 21
+    min_probability: float = 0.5
+    method: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            names = ", ".join(FORMATS)
+            raise ConfigError(f"the format of edits is {self.format!r}, expected one of {names}")
+        check_count("n_lines of edits", self.n_lines, 1, "lines of a document")
+        check_number("min_probability of edits", self.min_probability, 0, 1, "1 is certain")
+        check_type("method of edits", self.method, str, "a name such as 'auto'")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line that the model wrote. log_prob: of its tokens, the line feed's included."""
+
+    text: str
+    log_prob: float
+
+
+class EditPredictor:
+    """Predicts the edit that follows those made so far. It owns a thread, not the engine.
+
+    Show it each state of each document with `update`; it finds out by itself what was changed. A
+    newer state ends the prediction for the older one within a pass.
+    """
+
+    def __init__(self, engine: Engine, config: EditConfig | None = None) -> None:
+        check_type("engine", engine, Engine, "an Engine, which edgedec.load returns")
+        self._engine = engine
+        self._config = EditConfig() if config is None else config
+        engine.check_sequential("edits while typing")
+        self._format = FORMATS[self._config.format](engine)
+        self._history = EditHistory()
+        self._quiet = Quiet()
+        self._changed = threading.Condition()
+        self._wanted: tuple[Document, tuple[int, ...]] | None = None
+        self._future: Future[Edit | None] = Future()
+        self._version, self._updated_s = 0, 0.0
+        self._is_closed = False
+        self._failure = ""
+        self._thread = threading.Thread(target=self._work, name="edits", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def update(self, document: Document, marked: tuple[int, ...] = ()) -> Future[Edit | None]:
+        """Says that the document changed, or the cursor moved; returns at once.
+
+        Args:
+            marked: Lines with diagnostics, from 0.
+
+        Returns:
+            The edit that is likely to be next, or None where there is none; cancelled by the next
+            update.
+
+        Raises:
+            SessionError: The predictor is closed, or the engine failed.
+        """
+        check_type("document", document, Document, "a Document")
+        with self._changed:
+            if self._is_closed or self._failure:
+                raise SessionError(self._failure or "the predictor is closed: make another")
+            self._future.cancel()
+            self._future = Future()
+            self._version += 1
+            self._updated_s = time.perf_counter()
+            self._wanted = document, tuple(marked)
+            self._history.see(document)
+            running_passes.end_passes(thread=self._thread.ident)
+            self._changed.notify()
+            return self._future
+
+    def see(self, document: Document) -> None:
+        """Takes note of a document as it is, without asking for an edit."""
+        self._history.see(document)
+
+    def dismiss(self, edit: Edit) -> None:
+        """An edit was not wanted: it is not offered again."""
+        self._quiet.dismiss(edit)
+
+    def forget(self, name: str) -> None:
+        """A document was closed."""
+        self._history.forget(name)
+
+    def close(self) -> None:
+        """Ends what is being computed, and the thread. Closing twice is fine."""
+        with self._changed:
+            self._is_closed = True
+            self._future.cancel()
+            running_passes.end_passes(thread=self._thread.ident)
+            self._changed.notify()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            while (task := self._take()) is not None:
+                document, marked, version, future = task
+                try:
+                    edit = self._predict(document, marked, version)
+                except KeyboardInterrupt:  # what `end_passes` raises
+                    continue
+                with suppress(InvalidStateError):  # the next update may cancel it in between
+                    future.set_result(edit)
+        except BaseException as error:
+            with self._changed:
+                self._failure = f"the prediction of edits ended: {error}"
+                self._future.cancel()
+            if not isinstance(error, EdgedecError):
+                raise
+
+    def _take(self) -> tuple[Document, tuple[int, ...], int, Future[Edit | None]] | None:
+        """Waits for a state that was not looked at yet; None when closed."""
+        with self._changed:
+            while not self._is_closed and self._wanted is None:
+                self._changed.wait()
+            if self._is_closed or self._wanted is None:
+                return None
+            (document, marked), self._wanted = self._wanted, None
+            return document, marked, self._version, self._future
+
+    def _is_stale(self, version: int) -> bool:
+        return self._is_closed or version != self._version
+
+    def _predict(self, document: Document, marked: tuple[int, ...], version: int) -> Edit | None:
+        changes = self._history.changes
+        if not changes:
+            return None
+        for line in self._places(document, marked):
+            window = window_at(document, line, self._config.n_lines, _N_AROUND)
+            prompt = self._format.prompt(EditContext(window, changes))
+            edit = self._rewrite(document, window, prompt, version)
+            if self._is_stale(version):
+                return None
+            if edit is not None:
+                return edit
+        return None
+
+    def _places(self, document: Document, marked: tuple[int, ...]) -> Iterator[int]:
+        """Yields lines around which to look: the cursor's, then likely ones outside that window."""
+        here, half = line_of(document), self._config.n_lines // 2
+        yield here
+        far = [
+            line
+            for line in likely_lines(document, self._history.changes, marked)
+            if abs(line - here) > half
+        ]
+        yield from far[: _N_PLACES - 1]
+
+    def _rewrite(
+        self, document: Document, window: EditWindow, prompt: EditPrompt, version: int
+    ) -> Edit | None:
+        """Returns the first change that the model makes to a window; None if it makes none."""
+        room = self._engine.context - len(prompt.tokens)
+        if room < 2:
+            return None
+        n_tokens = len(self._engine.tokenizer.encode(window.text)) + _GROWTH
+        request = GenerationConfig(
+            max_new_tokens=min(n_tokens, room - 1),
+            method=self._config.method,
+            prediction=prompt.prediction,
+            stop=prompt.stop,
+            stop_token_ids=prompt.stop_token_ids,
+            prefill_pass_ms=_PASS_MS,
+        )
+        stream = self._engine.stream(prompt.tokens, request)
+        stream.watch()
+        lines: list[_Line] = []
+        text, log_prob = "", 0.0
+        try:
+            for piece in stream.pieces:
+                if self._is_stale(version):
+                    return None
+                signal = stream.signal
+                log_prob += 0.0 if signal is None else math.log(max(signal.top_prob, 1e-30))
+                text += piece.text
+                while "\n" in text:
+                    line, _, text = text.partition("\n")
+                    lines.append(_Line(line, log_prob))
+                    log_prob = 0.0
+                    hunk = first_hunk(window.lines, [one.text for one in lines], False)
+                    if hunk is not None:
+                        return self._offer(document, window, hunk, lines, version)
+        finally:
+            stream.stop()
+        if stream.result.finish_reason != "stop":
+            return None  # cut off: what is missing is not left out
+        if text:
+            lines.append(_Line(text, log_prob))
+        hunk = first_hunk(window.lines, [one.text for one in lines], True)
+        return None if hunk is None else self._offer(document, window, hunk, lines, version)
+
+    def _offer(
+        self,
+        document: Document,
+        window: EditWindow,
+        hunk: Hunk,
+        lines: list[_Line],
+        version: int,
+    ) -> Edit | None:
+        """Returns a change as an edit of the document, if it is likely and worth showing."""
+        counted = lines[hunk.start : hunk.new_end + (hunk.new_end == hunk.start)]
+        probability = math.exp(sum(line.log_prob for line in counted))
+        if probability < self._config.min_probability:
+            return None
+        whole = document.text[window.start :].splitlines(keepends=True)
+        start = window.start + sum(map(len, whole[: hunk.start]))
+        end = start + sum(map(len, whole[hunk.start : hunk.old_end]))
+        ending = "\r\n" if "\r\n" in document.text else "\n"
+        text = "".join(line.text + ending for line in lines[hunk.start : hunk.new_end])
+        if end == len(document.text) and not document.text.endswith("\n"):
+            text = text.removesuffix(ending)
+        n_same = _n_same(document.text[start:end], text)
+        ms = 1000 * (time.perf_counter() - self._updated_s)
+        line = window.first + hunk.start
+        edit = Edit(document.name, start, end, text, line, start + n_same, probability, ms, version)
+        is_quiet = self._quiet.is_unwanted(edit, document, self._history.changes)
+        return None if is_quiet else edit
+
+
+def _n_same(old: str, new: str) -> int:
+    """Returns how many characters two texts have in common at their beginning."""
+    n = 0
+    while n < min(len(old), len(new)) and old[n] == new[n]:
+        n += 1
+    return n

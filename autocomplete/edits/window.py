@@ -1,0 +1,86 @@
+"""The lines of a document that a model is asked to rewrite, and where to look next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgedec.autocomplete.document import Document
+from edgedec.autocomplete.edits.changes import Change
+
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+@dataclass(frozen=True)
+class EditWindow:
+    """Lines of a document, and what stands around them.
+
+    first: number of the first line, from 0. start: character where it begins.
+    lines: without their ends. cursor: character of the window before which the cursor is; None if
+        it is elsewhere. above, below: texts on either side.
+    """
+
+    name: str
+    first: int
+    start: int
+    lines: tuple[str, ...]
+    cursor: int | None
+    above: str
+    below: str
+
+    @property
+    def text(self) -> str:
+        """The lines, each with a line feed."""
+        return "".join(f"{line}\n" for line in self.lines)
+
+
+def window_at(document: Document, line: int, n_lines: int, n_around: int) -> EditWindow:
+    """Returns ``n_lines`` lines around ``line``, and ``n_around`` on either side of them."""
+    lines = document.text.splitlines(keepends=True) or [""]
+    first = max(0, min(line - n_lines // 2, len(lines) - n_lines))
+    chosen = lines[first : first + n_lines]
+    start = sum(map(len, lines[:first]))
+    cursor = document.cursor - start
+    is_here = 0 <= cursor <= sum(map(len, chosen))
+    return EditWindow(
+        document.name,
+        first,
+        start,
+        tuple(line.rstrip("\r\n") for line in chosen),
+        cursor if is_here else None,
+        _joined(lines[max(0, first - n_around) : first]),
+        _joined(lines[first + n_lines : first + n_lines + n_around]),
+    )
+
+
+def _joined(lines: Sequence[str]) -> str:
+    return "".join(line.rstrip("\r\n") + "\n" for line in lines)
+
+
+def line_of(document: Document) -> int:
+    """Returns the number of the cursor's line, from 0."""
+    before = document.text[: document.cursor]
+    return len((before + "\0").splitlines()) - 1
+
+
+def likely_lines(document: Document, changes: Sequence[Change], marked: Sequence[int]) -> list[int]:
+    """Returns lines where an edit may follow, the nearest to the cursor first.
+
+    They hold a name that the latest change took away, or something is said about them.
+
+    Args:
+        marked: Lines with diagnostics.
+    """
+    names = removed_names(changes[-1]) if changes else frozenset()
+    here, lines = line_of(document), document.text.splitlines()
+    having = [i for i, line in enumerate(lines) if names & set(_NAME.findall(line))]
+    return sorted(
+        {*having, *(i for i in marked if i < len(lines))}, key=lambda i: (abs(i - here), i)
+    )
+
+
+def removed_names(change: Change) -> frozenset[str]:
+    """Returns the names that stand in what was changed and in nothing that it became."""
+    before, after = (set(_NAME.findall("\n".join(part))) for part in (change.before, change.after))
+    return frozenset(before - after)

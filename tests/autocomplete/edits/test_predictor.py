@@ -1,0 +1,189 @@
+"""Edits, predicted by a model that knows by heart how a window is to be rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from edgedec.autocomplete import Document
+from edgedec.autocomplete.edits import Edit, EditConfig, EditPredictor
+from edgedec.autocomplete.edits.changes import Change
+from edgedec.autocomplete.edits.formats import EditContext, SweepFormat, ZetaFormat
+from edgedec.autocomplete.edits.window import window_at
+from edgedec.models.errors import ConfigError, SessionError
+from edgedec.runtime.engine.engine import Engine
+
+from ...runtime.conftest import Row, ToyModel, one_hot
+
+MARK = "<|file_sep|>"
+BEFORE = "def area(width):\n    a = 1\n    b = 2\n    return width\n"
+NOW = BEFORE.replace("(width)", "(w)")
+AFTER = NOW.replace("return width", "return w")
+CURSOR = len("def area(w")
+SWEEP = EditConfig(format="sweep")
+Make = Callable[..., Engine]
+
+
+@pytest.fixture
+def make(make_filling: Make) -> Make:
+    """Returns a maker of engines whose models answer windows with a text, or by a rule."""
+
+    def make_engine(answer: str | Callable[[str], str], sureness: float = 9.0) -> Engine:
+        engine = make_filling(MARK)
+        codec, model = engine.tokenizer, engine.model
+        assert isinstance(model, ToyModel)
+        mark = next(i for i in range(codec.vocab_size) if codec.named([i]) == MARK)
+
+        def rule(prefix: Sequence[int]) -> Row:
+            tokens = [-1, *prefix]
+            marks = [i for i, token in enumerate(tokens) if token == mark] or [0]
+            window, read = (
+                codec.decode(tokens[start + 1 : end]).partition("\n")[2]
+                for start, end in ((marks[-2:][0], marks[-1]), (marks[-1], len(tokens)))
+            )
+            whole = answer if isinstance(answer, str) else answer(window)
+            rest = whole[len(read) :] if whole.startswith(read) else ""
+            token = codec.encode(rest)[0] if rest else mark
+            row: Row = one_hot(codec.vocab_size, token) * sureness
+            return row
+
+        model.rule = rule
+        return engine
+
+    return make_engine
+
+
+def predict(
+    engine: Engine, *texts: str, config: EditConfig = SWEEP, cursor: int = 0
+) -> Edit | None:
+    with EditPredictor(engine, config) as predictor:
+        predictor.see(Document(texts[0], 0, "a.py"))
+        for text in texts[1:]:
+            found = predictor.update(Document(text, cursor, "a.py"))
+        return found.result(timeout=60)
+
+
+def test_the_edit_that_follows_is_offered(make: Make) -> None:
+    edit = predict(make(AFTER), BEFORE, NOW, cursor=CURSOR)
+    assert edit is not None
+    assert edit.applied(NOW) == AFTER
+    assert (edit.line, NOW[edit.jump :]) == (3, "idth\n")
+    assert edit.probability > 0.5
+
+
+def test_only_the_first_of_two_changes_is_offered(make: Make) -> None:
+    before = BEFORE + "\n\nx = 1\ny = 2\nprint(area(width=3))\n"
+    now = before.replace("(width):", "(w):")
+    answer = now.replace("return width", "return w").replace("width=3", "w=3")
+    edit = predict(make(answer), before, now, cursor=CURSOR)
+    assert edit is not None
+    assert edit.applied(now) == now.replace("return width", "return w")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (NOW, "nothing follows"),
+        (NOW.replace("    a", "        a"), "white space alone"),
+        (BEFORE, "what was just written is taken back"),
+        (NOW.replace("(w)", "(wide)"), "the word in the making"),
+        (NOW.replace("return width", "return w")[:-2], "see below"),
+    ],
+)
+def test_quiet(make: Make, answer: str, why: str) -> None:
+    edit = predict(make(answer), BEFORE, NOW, cursor=CURSOR)
+    if why == "see below":  # a last line that lacks its end is a line all the same
+        assert edit is not None
+        return
+    assert edit is None, why
+
+
+def test_without_a_change_nothing_is_asked(make: Make) -> None:
+    engine = make(AFTER)
+    assert predict(engine, NOW, NOW) is None
+    assert isinstance(engine.model, ToyModel)
+    assert engine.model.n_passes == 0
+
+
+def test_what_is_unlikely_is_not_offered(make: Make) -> None:
+    config = EditConfig(format="sweep", min_probability=1.0)
+    assert predict(make(AFTER, 0.4), BEFORE, NOW, config=config, cursor=CURSOR) is None
+
+
+def test_what_was_dismissed_is_not_offered_again(make: Make) -> None:
+    with EditPredictor(make(AFTER), SWEEP) as predictor:
+        predictor.see(Document(BEFORE, 0, "a.py"))
+        edit = predictor.update(Document(NOW, CURSOR, "a.py")).result(timeout=60)
+        assert edit is not None
+        predictor.dismiss(edit)
+        assert predictor.update(Document(NOW, 0, "a.py")).result(timeout=60) is None
+
+
+def test_line_ends_stay_as_they_are(make: Make) -> None:
+    crlf = (text.replace("\n", "\r\n").removesuffix("\r\n") for text in (BEFORE, NOW, AFTER))
+    before, now, after = crlf
+    edit = predict(make(AFTER), before, now, cursor=CURSOR)
+    assert edit is not None
+    assert edit.applied(now) == after
+
+
+def test_a_place_far_away_is_looked_at_next(make: Make) -> None:
+    far = "\n".join(f"line = {i}" for i in range(40)) + "\n"
+    before, now = BEFORE + far + "print(width)\n", BEFORE.replace("width", "w") + far
+    now += "print(width)\n"
+    engine = make(lambda window: window.replace("print(width)", "print(w)"))
+    config = EditConfig(format="sweep", n_lines=5)
+    edit = predict(engine, before, now, config=config, cursor=CURSOR)
+    assert edit is not None
+    assert edit.applied(now) == now.replace("print(width)", "print(w)")
+
+
+def test_a_newer_state_ends_the_prediction(make: Make) -> None:
+    with EditPredictor(make(AFTER), SWEEP) as predictor:
+        predictor.see(Document(BEFORE, 0, "a.py"))
+        first = predictor.update(Document(NOW.replace("w", "v", 1), CURSOR, "a.py"))
+        edit = predictor.update(Document(NOW, CURSOR, "a.py")).result(timeout=60)
+        assert first.cancelled() or first.done()
+        assert edit is not None
+
+
+def test_a_closed_one_and_settings_that_cannot_be_are_refused(
+    make: Make,
+) -> None:
+    predictor = EditPredictor(make(AFTER), SWEEP)
+    predictor.close()
+    with pytest.raises(SessionError, match="closed"):
+        predictor.update(Document(NOW, 0, "a.py"))
+    with pytest.raises(ConfigError, match="'sweeping', expected one of instruction, sweep, zeta"):
+        EditConfig(format="sweeping")
+    with pytest.raises(ConfigError, match="no chat template"):
+        EditPredictor(make(AFTER))
+
+
+CHANGE = Change("a.py", 0, ("def area(width):",), ("def area(w):",), (), ("    a = 1",))
+WINDOW = window_at(Document(NOW, CURSOR, "a.py"), 0, 21, 5)
+
+
+def test_sweep_s_prompt(make: Make) -> None:
+    """As its publisher's inference code joins the parts."""
+    engine = make(AFTER)
+    prompt = SweepFormat(engine).prompt(EditContext(WINDOW, [CHANGE]))
+    text = engine.tokenizer.named(prompt.tokens)
+    assert text == (
+        f"{MARK}a.py.diff\noriginal:\ndef area(width):\nupdated:\ndef area(w):\n"
+        f"{MARK}original/a.py\n{BEFORE}{MARK}current/a.py\n{NOW}{MARK}updated/a.py\n"
+    )
+    assert prompt.prediction == NOW
+
+
+def test_zeta_s_prompt(make: Make) -> None:
+    """As Zed writes it."""
+    engine = make(AFTER)
+    prompt = ZetaFormat(engine).prompt(EditContext(WINDOW, [CHANGE]))
+    text = engine.tokenizer.decode(prompt.tokens)
+    assert (
+        '### User Edits:\n\nUser edited "a.py":\n```diff\n@@ -1,2 +1,2 @@\n-def area(width)' in text
+    )
+    assert "<|editable_region_start|>\ndef area(w<|user_cursor_is_here|>):\n" in text
+    assert text.endswith("### Response:\n```a.py\n<|start_of_file|>\n<|editable_region_start|>\n")
