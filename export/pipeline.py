@@ -13,7 +13,8 @@ from edgedec.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from edgedec.export.checkpoints.draft_layer import why_left_out
 from edgedec.export.checkpoints.lora import Merged
 from edgedec.export.config import ExportConfig
-from edgedec.export.heads.attached import attach_head
+from edgedec.export.heads.attached import attach_eagle3, attach_head
+from edgedec.export.heads.eagle3 import read_eagle3
 from edgedec.export.heads.exits import add_exit
 from edgedec.export.heads.head_file import HeadFile, read_head_file
 from edgedec.export.heads.published import attach_draft_layer
@@ -46,6 +47,7 @@ FIRST_DRAFT_PHASES: Phases = (
 
 EXIT_PHASES: Phases = (("end early", add_exit),)
 HEAD_PHASES: Phases = (("attach head", attach_head),)
+EAGLE3_PHASES: Phases = (("attach EAGLE-3 head", attach_eagle3),)
 DRAFT_LAYER_PHASES: Phases = (("attach draft layer", attach_draft_layer),)
 
 OPTIMUM_PHASES: Phases = (("emit with optimum", emit_with_optimum),)
@@ -123,13 +125,16 @@ def _open_target(config: ExportConfig) -> _Making:
         make_optimum = partial(OptimumModel, kind=TARGET_MODEL, config=config, published=recipeless)
         return _Making(make_optimum, FIRST_PHASES[:1], OPTIMUM_PHASES)
     exits = config.exit
-    head = read_head_file(config.head) if config.head else None
+    published = read_eagle3(config.head) if config.head and config.head.is_dir() else None
+    head = read_head_file(config.head) if config.head and published is None else None
     has_layer = config.takes_draft_layer and source.has_draft_layer
     is_head_shipped = config.takes_shipped_head and not has_layer
     shipped = find_candidates(source.config) if is_head_shipped else Candidates()
     layers = (*config.hidden_layers, *(exits.layers if exits else ()))
     if has_layer:
         layers = (*layers, source.config.n_layers)
+    if published:
+        layers = (*layers, *published.layers(source.config.n_layers))
     make = partial(
         RecipeModel,
         kind=TARGET_MODEL,
@@ -140,6 +145,7 @@ def _open_target(config: ExportConfig) -> _Making:
         hidden_layers=tuple(sorted({*layers, *_read_layers((head, *shipped.files))})),
         head_file=head,
         shipped_heads=shipped.files,
+        eagle3=published,
         warnings=[f"a shipped draft head is left out: {line}" for line in shipped.damaged],
         draft_layer=source if has_layer else None,
         left_out=_left_out(config, source),
@@ -147,6 +153,7 @@ def _open_target(config: ExportConfig) -> _Making:
     more = (
         *(DRAFT_LAYER_PHASES if has_layer else ()),
         *(HEAD_PHASES if head or shipped.files else ()),
+        *(EAGLE3_PHASES if published else ()),
         *_last_phases(config),
     )
     return _Making(make, FIRST_PHASES, (*_phases(config, TARGET_MODEL), *more))

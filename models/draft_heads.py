@@ -12,11 +12,15 @@ head, one for all exits; `ADAPTER` has a decoder layer before them, trained for 
 `EAGLE` do: the last layer's hidden states behind the model's final norm, else the head's own
 outputs. Its LM head is the model's.
 
+`EAGLE3` is an EAGLE-3 head as publishers train it: the states of three layers as they are, through
+a matrix, or its own output before the norm; attention reads the normed token beside them.
+
 Source: EAGLE (Li et al., 2024) for the shift by one and the head's own outputs as features, EAGLE-3
 (Li et al., 2025) for features of several layers; Medusa (Cai et al., 2024), Hydra (Ankner et al.,
 2024), whose residual blocks are gated MLPs here; LayerSkip (Elhoushi et al., 2024) for exits,
 Kangaroo (Liu et al., 2024) for their adapters; vllm-project/vllm ``qwen3_next_mtp.py``
-(Apache-2.0) for what `MTP_LAYER` computes.
+(Apache-2.0) for what `MTP_LAYER` computes, sgl-project/SpecForge ``llama3_eagle.py`` (Apache-2.0)
+for `EAGLE3`.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ import numpy.typing as npt
 
 from edgedec.models.blocks import (
     Ops,
+    add_attention,
     attention_half,
     decoder_head,
     decoder_shapes,
@@ -45,19 +50,25 @@ from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry, read_model_entry
 from edgedec.models.recurrence import Recurrence
 
 EAGLE, HYDRA, MEDUSA, EXIT, ADAPTER = "eagle", "hydra", "medusa", "exit", "adapter"
-MTP_LAYER = "mtp"
+MTP_LAYER, EAGLE3 = "mtp", "eagle-3"
 DRAFT_HEADS = (EAGLE, HYDRA, MEDUSA)
 """Kinds of heads that are trained to go on from the end of the model."""
 
 LIGHT_HEADS = (HYDRA, MEDUSA)
 """Those that are one light head for each token that is drafted."""
 
-HEAD_KINDS = (*DRAFT_HEADS, EXIT, ADAPTER, MTP_LAYER)
+HEAD_KINDS = (*DRAFT_HEADS, EXIT, ADAPTER, MTP_LAYER, EAGLE3)
 """Kinds of the entries below."""
 
+PUBLISHED = (MTP_LAYER, EAGLE3)
+"""Kinds that publishers trained: of their texts and of what they guess nothing is stated."""
+
+EAGLE3_LAYERS = 3
+"""Layers whose hidden states `EAGLE3` reads."""
+
 OUTPUT = 1
-"""Layer under which a head's graph returns what its next rows read: what `EAGLE` or `MTP_LAYER`
-made of a row, the normed embeddings of `HYDRA`."""
+"""Layer under which a head's graph returns what its next rows read: what `EAGLE`, `EAGLE3` or
+`MTP_LAYER` made of a row, the normed embeddings of `HYDRA`."""
 
 FILE_SCHEMES = ("int8", "int4")
 """How heads in files by themselves may be quantised."""
@@ -160,7 +171,7 @@ def read_head(name: str, fields: Fields) -> HeadEntry:
     head = read_model_entry(name, fields.table("head"))
     if head.kind != DRAFT_MODEL or not head.config.trimmed_head_size:
         fields.refuse_with("head", f"is a {head.kind} model, expected a draft with a trimmed head")
-    is_trained = kind not in (EXIT, MTP_LAYER)
+    is_trained = kind not in (EXIT, *PUBLISHED)
     return HeadEntry(
         kind=kind,
         model=fields.text("model"),
@@ -176,11 +187,11 @@ def read_head(name: str, fields: Fields) -> HeadEntry:
 def feature_width(config: ModelConfig, n_layers: int, kind: str = EAGLE, n_heads: int = 1) -> int:
     """Returns the numbers that a row of a head reads beside its token.
 
-    `EAGLE` and `MTP_LAYER` read hidden states of ``n_layers``, then their own; `HYDRA`, of
-    ``n_heads``, the last layer's, then the normed embeddings of the tokens behind that; the others
-    one layer's.
+    `EAGLE`, `EAGLE3` and `MTP_LAYER` read hidden states of ``n_layers``, then their own; `HYDRA`,
+    of ``n_heads``, the last layer's, then the normed embeddings of the tokens behind that; the
+    others one layer's.
     """
-    n_parts = {EAGLE: n_layers + 1, MTP_LAYER: n_layers + 1, HYDRA: n_heads}
+    n_parts = {HYDRA: n_heads, **dict.fromkeys((EAGLE, EAGLE3, MTP_LAYER), n_layers + 1)}
     return n_parts.get(kind, 1) * config.hidden_size
 
 
@@ -243,6 +254,11 @@ def head_shapes(config: ModelConfig, width: int, kind: str = EAGLE) -> dict[str,
     if kind == MTP_LAYER:
         norms = dict.fromkeys((TOKEN_NORM, STATE_NORM, MODEL_NORM), (size,))
         return of_decoder | norms | {INPUT: (size, 2 * size)}
+    if kind == EAGLE3:
+        for part in ("q_proj", "k_proj", "v_proj"):
+            name = f"layers.0.self_attn.{part}.weight"
+            of_decoder[name] = (of_decoder[name][0], 2 * size)
+        return of_decoder | {STATE_NORM: (size,), INPUT: (size, width - size)}
     return of_decoder | {TOKEN_NORM: (size,), INPUT: (size, size + width)}
 
 
@@ -270,15 +286,18 @@ def light_gates(n_heads: int, head: int) -> list[bool]:
 
 
 def head_features(
-    hidden: Mapping[int, Float32], layers: tuple[int, ...], epsilon: float
+    hidden: Mapping[int, Float32], layers: tuple[int, ...], epsilon: float | None
 ) -> Float32:
     """Returns the features of tokens whose hidden states are known.
 
-    Each layer's are divided by their root mean square. Nothing of the head's own stands beside.
+    Each layer's are divided by their root mean square, unless ``epsilon`` is None. Nothing of the
+    head's own stands beside.
 
     Shapes: hidden [T, D] each, result [T, (len(layers) + 1) * D].
     """
-    parts = [normed(hidden[layer], epsilon) for layer in layers]
+    parts = [
+        hidden[layer] if epsilon is None else normed(hidden[layer], epsilon) for layer in layers
+    ]
     return np.concatenate([*parts, np.zeros_like(parts[0])], axis=1)
 
 
@@ -316,6 +335,8 @@ def head_recipe(
         return _eagle(ops, config)
     if kind == MTP_LAYER:
         return _mtp_layer(ops, config)
+    if kind == EAGLE3:
+        return _eagle3(ops, config)
     if kind in LIGHT_HEADS:
         return _light(ops, config, kind, range(config.n_layers) if heads is None else heads)
     x = ops.features()
@@ -345,6 +366,19 @@ def _mtp_layer(ops: HeadOps[T], config: ModelConfig) -> T:
     x = ops.rms_norm(x, "norm.weight")
     ops.hidden(x, OUTPUT)
     return ops.linear(ops.select_rows(x), "lm_head.weight")
+
+
+def _eagle3(ops: HeadOps[T], config: ModelConfig) -> T:
+    """Returns the logits; notes the layer's outputs. One half of a row's features is zeros."""
+    features = ops.features()
+    own = ops.parts(features, EAGLE3_LAYERS + 1)[-1]
+    of_model = ops.first(features, EAGLE3_LAYERS * config.hidden_size)
+    state = ops.add(ops.linear(of_model, INPUT), own)
+    token = ops.rms_norm(ops.embed("embed_tokens.weight"), "layers.0.input_layernorm.weight")
+    h = ops.side_by_side(token, ops.rms_norm(state, STATE_NORM))
+    x = mlp_half(ops, config, 0, add_attention(ops, config, 0, state, h))
+    ops.hidden(x, OUTPUT)
+    return ops.linear(ops.select_rows(ops.rms_norm(x, "norm.weight")), "lm_head.weight")
 
 
 def _light(ops: HeadOps[T], config: ModelConfig, kind: str, heads: Sequence[int]) -> T:

@@ -169,8 +169,9 @@ class DraftingOptions:
     head: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Draft head written by `train head --head-file` for this model.",
+            metavar="PATH",
+            help="Draft head for this model: a file of `train head --head-file`, or the folder of "
+            "an EAGLE-3 head.",
         ),
     ] = None
     no_head: Annotated[

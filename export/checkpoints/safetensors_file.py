@@ -35,6 +35,7 @@ _RAW_TYPES: dict[str, tuple[QuantFormat, np.dtype[Any]]] = {
     "I8": (FORMATS["f32"], np.dtype("i1")),
     "U32": (FORMATS["f32"], np.dtype("<u4")),
     "I64": (FORMATS["f32"], np.dtype("<i8")),
+    "BOOL": (FORMATS["f32"], np.dtype("u1")),
 }
 """Types of the parts of quantised matrices; their format is that of what they are parts of."""
 

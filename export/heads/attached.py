@@ -11,7 +11,10 @@ from edgedec.export.heads.mtp_graph import joined_model
 from edgedec.export.heads.shipped_heads import DISTRIBUTION
 from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.models.blocks import head_weight
-from edgedec.models.draft_heads import LIGHT_HEADS, HeadEntry
+from edgedec.models.draft_heads import EAGLE3, EAGLE3_LAYERS, LIGHT_HEADS, HeadEntry
+
+_SCHEME = "int8"
+"""How heads of publishers are quantised."""
 
 
 def attach_head(model: RecipeModel) -> None:
@@ -44,6 +47,31 @@ def attach_head(model: RecipeModel) -> None:
         joined=joined_model(target, head) if facts.kind in LIGHT_HEADS else None,
     )
     write_head_files(parent, model.head, weights, file.head_ids, model.bundle_folder)
+
+
+def attach_eagle3(model: RecipeModel) -> None:
+    """The EAGLE-3 head of a publisher's folder.
+
+    Raises:
+        CheckpointError: It is the head of another model, or damaged.
+    """
+    target, folder = model.entry, model.eagle3
+    assert target is not None
+    assert folder is not None
+    config = folder.config(target.config)
+    parent = BundleWeights(model.bundle_folder, target)
+    folder.check_tokens(parent, target.config)
+    weights = folder.weights(config)
+    model.head = HeadEntry(
+        kind=EAGLE3,
+        model="",
+        head=head_model(config, target, EAGLE3, EAGLE3_LAYERS, _SCHEME),
+        hidden_layers=folder.layers(target.config.n_layers),
+        corpus="",
+        n_tokens=0,
+        held_out=(),
+    )
+    write_head_files(parent, model.head, weights, np.sort(folder.ids), model.bundle_folder)
 
 
 def _shipped_file(model: RecipeModel, digest: str) -> HeadFile | None:

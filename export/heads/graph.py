@@ -35,6 +35,7 @@ from edgedec.models.blocks import head_weight
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import (
     EAGLE,
+    EAGLE3,
     HYDRA,
     LIGHT_HEADS,
     MTP_LAYER,
@@ -136,7 +137,7 @@ def head_contract(
         trees=True,
         gates=kind in LIGHT_HEADS,
         row_stats=True,
-        hidden=(OUTPUT,) if kind in (EAGLE, HYDRA, MTP_LAYER) else (),
+        hidden=(OUTPUT,) if kind in (EAGLE, EAGLE3, HYDRA, MTP_LAYER) else (),
         features=width,
         n_sequences=MAX_SEQUENCES,
     )

@@ -49,7 +49,7 @@ def configure(model: RecipeModel) -> None:
     config, wanted = model.source.config, model.config.context
     check_recurrence(model.compiler, config)
     check_bidirectional(model.compiler, config)
-    if config.fills_masks and (model.config.draft or model.config.exit or model.head_file):
+    if config.fills_masks and (model.config.draft or model.config.exit or model.config.head):
         raise ConfigError(
             f"{model.source.name} fills masks in, which neither drafts nor checks drafts: export "
             "it without --draft, --exit and --head"

@@ -20,6 +20,7 @@ class HeadRole:
     layers, in passes of the target model over one row; none where that has to be measured.
     acceptance: share of its drafts that are taken for right before any was made. is_adapter: see
     `ADAPTER`. needs_features: no token is read without features, so the first of a text is not.
+    has_raw_features: hidden states are features as they are, without a norm.
     """
 
     pool: SequencePool
@@ -32,6 +33,7 @@ class HeadRole:
     acceptance: float = 0.6
     is_adapter: bool = False
     needs_features: bool = False
+    has_raw_features: bool = False
 
     def forget(self) -> None:
         """Empties the idle sequences."""

@@ -11,11 +11,13 @@ from edgedec.models.blocks import decoder_shapes, head_weight
 from edgedec.models.draft_heads import (
     ADAPTER,
     EAGLE,
+    EAGLE3,
     EXIT,
     HYDRA,
     LIGHT_HEADS,
     MEDUSA,
     MTP_LAYER,
+    PUBLISHED,
     HeadEntry,
     head_shapes,
 )
@@ -37,6 +39,7 @@ NEEDS = {
     EXIT: Need.EXIT,
     ADAPTER: Need.EXIT,
     MTP_LAYER: Need.MTP,
+    EAGLE3: Need.EAGLE,
 }
 """Kind of head -> what drafters need that has one."""
 
@@ -90,7 +93,8 @@ class HeadSource:
             costs=self.costs,
             acceptance=next(iter(self.entry.held_out), HeadRole.acceptance),
             is_adapter=self.entry.kind == ADAPTER,
-            needs_features=self.entry.kind == MTP_LAYER,
+            needs_features=self.entry.kind in PUBLISHED,
+            has_raw_features=self.entry.kind == EAGLE3,
         )
 
 
@@ -118,7 +122,7 @@ def find_head(
         threads=threads,
         context=min(context, entry.head.context),
         affinity=affinity,
-        costs={} if entry.kind in (EAGLE, MTP_LAYER) else _costs(entry, target),
+        costs={} if entry.kind in (EAGLE, *PUBLISHED) else _costs(entry, target),
     )
 
 

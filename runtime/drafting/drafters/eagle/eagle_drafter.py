@@ -59,7 +59,8 @@ class EaglePasses(FeaturePasses):
         """
         role, known = self._role, self._text.features
         recent = {i: hidden[i][-MAX_READ:] for i in role.hidden_layers}
-        rows = head_features(recent, role.hidden_layers, role.epsilon)
+        epsilon = None if role.has_raw_features else role.epsilon
+        rows = head_features(recent, role.hidden_layers, epsilon)
         known.put(place + len(hidden[role.hidden_layers[0]]) - len(rows), rows)
         n_read = self._text.start + self.sequence.n_tokens
         if known.stop - max(known.first, n_read) > MAX_READ:
