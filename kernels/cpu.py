@@ -180,9 +180,10 @@ def attention(
     ``scoring`` says: by default to all, by products over the square root of the head size. A score
     of ``sinks`` counts in the softmax of its head as that of a position with values of 0. The
     first P - T of the ``parents`` are those of nodes whose rows earlier passes left at past.. With
-    ``sees_all`` a row attends to all nodes, whatever their parents. Of the first ``source`` rows of
-    the KV cache nothing is seen, or with ``sees_source`` nothing else. Row i of ``distance_bias``
-    is added to scores of keys i positions behind, the last one to all that are farther.
+    ``sees_all`` a row attends to all nodes, whatever their parents; a window goes both ways then.
+    Of the first ``source`` rows of the KV cache nothing is seen, or with ``sees_source`` nothing
+    else. Row i of ``distance_bias`` is added to scores of keys i positions behind, the last one to
+    all that are farther.
 
     Shapes: qkv [T, (H + 2 Hkv) * d]; positions [T], parents [P] int64; rope: cosines and sines
         [n_positions, d / 2]; kv_cache of one layer: keys [Hkv, C / 16, d, 16] and values
@@ -206,9 +207,7 @@ def attention(
     nodes, scoring = len(parents), scoring or library.Scoring()
     if nodes < rows:
         raise ValueError(f"parents are {nodes}, expected one for each of the {rows} rows, or more")
-    if sees_all and scoring.window:
-        raise ValueError(f"window is {scoring.window}, expected 0 with sees_all")
-    _check_room(past, nodes, capacity, scoring.window)
+    _check_room(past, nodes, capacity, 0 if sees_all else scoring.window)
     _check_source(source, past, sees_source, shares_kv)
     if distance_bias is not None:
         expect("distance_bias", distance_bias, np.float32, (-1, n_heads))

@@ -75,10 +75,6 @@ AttentionOp::AttentionOp(const Node& node)
   args_.scoring = read_scoring(node);
   args_.shares_kv = node.integer_or("shares_kv", 0) != 0;
   args_.sees_all = node.integer_or("sees_all", 0) != 0;
-  if (args_.sees_all && args_.scoring.window > 0) {
-    fail("attribute window is %lld, expected 0 with sees_all",
-         static_cast<long long>(args_.scoring.window));
-  }
   args_.sees_source = node.integer_or("sees_source", 0) != 0;
   if (args_.sees_source && !args_.shares_kv) fail("sees_source needs shares_kv, which is 0");
   if (args_.head_size % 2 != 0) fail("head_size %d is odd, expected even", args_.head_size);
@@ -189,7 +185,8 @@ void AttentionOp::set_sequence(AttentionArgs& args, const int64_t* sequence) con
          "more", static_cast<long long>(args.rows), static_cast<long long>(nodes));
   }
   args.known = nodes - args.rows;
-  const int64_t seen = window > 0 && window <= args.past ? window - 1 : args.past;
+  const bool has_ring = window > 0 && window <= args.past && !args.sees_all;
+  const int64_t seen = has_ring ? window - 1 : args.past;
   if (seen > args.capacity - nodes) {
     fail("%lld committed tokens + %lld rows do not fit the KV cache of %lld rows",
          static_cast<long long>(args.past), static_cast<long long>(nodes),

@@ -27,7 +27,7 @@ struct AttentionPlan {
   int32_t* path;   // [nodes, nodes]: those nodes, oldest first; trees only
 
   int64_t vectors() const { return args->rows * group; }  // queries of one KV head
-  /// Positions that a row sees: the prefix, its ancestors, itself; or the source.
+  /// Positions up to the last that a row sees: the prefix, its ancestors, itself; or the source.
   int64_t visible(int64_t row) const {
     return args->sees_source ? args->source : args->past + depth[args->known + row];
   }
@@ -35,7 +35,8 @@ struct AttentionPlan {
   int64_t first_seen(int64_t row) const {
     if (args->sees_source) return 0;
     const int64_t window = args->scoring.window;
-    return window > 0 ? max_of(visible(row) - window, args->source) : args->source;
+    const int64_t end = args->sees_all ? args->past + args->known + row + 1 : visible(row);
+    return window > 0 ? max_of(end - window, args->source) : args->source;
   }
 };
 
@@ -89,12 +90,17 @@ inline AttentionPlan plan_pass(const AttentionArgs& args) {
   return plan;
 }
 
+/// Nodes up to the last that node i sees, of a pass whose nodes see each other.
+inline int64_t last_seen(const AttentionArgs& a, const AttentionPlan& plan, int64_t i) {
+  return a.scoring.window > 0 ? i + min_of(plan.nodes - i, a.scoring.window) : plan.nodes;
+}
+
 /// Fills depth and path from the parents, where these decide what a row sees.
 inline void trace_paths(const AttentionArgs& a, AttentionPlan* plan) {
   for (int64_t i = 0; i < plan->nodes; ++i) {
     const int64_t parent = a.parents[i];
     plan->depth[i] = static_cast<int32_t>(
-        a.sees_all ? plan->nodes : 1 + (parent < 0 ? 0 : plan->depth[parent]));
+        a.sees_all ? last_seen(a, *plan, i) : 1 + (parent < 0 ? 0 : plan->depth[parent]));
     if (plan->is_chain) continue;
     int32_t* path = plan->path + i * plan->nodes;
     for (int32_t j = 0; j + 1 < plan->depth[i]; ++j) path[j] = plan->path[parent * plan->nodes + j];

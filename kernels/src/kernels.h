@@ -88,7 +88,8 @@ constexpr int64_t kv_block_bytes(int kv_format, int64_t head_size) {
 struct Scoring {
   float scale = 0;     // of the products of query and keys; 0 for 1 / sqrt(head_size)
   float softcap = 0;   // bound c that a scaled product s bends towards, c tanh(s / c); 0 for none
-  int64_t window = 0;  // positions that it sees, its own the last; 0 for all
+  int64_t window = 0;  // positions that it sees, its own the last; with sees_all as many that begin
+                       // with its own, too; 0 for all
 };
 
 /// Most sequences whose rows share a pass.

@@ -235,8 +235,16 @@ def test_all_nodes_of_many_chunks_are_seen(isa, make_case, n_rows, rng):
     np.testing.assert_allclose(out, expected, atol=CLOSE)
 
 
-def test_all_nodes_and_a_window_are_refused(make_case, rng):
-    case = make_case()
-    scoring = kernels.Scoring(window=4)
-    with pytest.raises(ValueError, match="window is 4, expected 0 with sees_all"):
-        case.chain(case.qkv(rng, 3), scoring=scoring, sees_all=True)
+@pytest.mark.parametrize("window", [1, 4, 37, 300, 2**63 - 1])
+@pytest.mark.parametrize(("n_past", "n_rows"), [(0, 29), (0, 2 * CHUNK + 20), (270, 300)])
+def test_a_window_goes_both_ways_where_all_nodes_are_seen(
+    isa, make_case, window, n_past, n_rows, rng
+):
+    case = make_case(**LONG)
+    scoring = kernels.Scoring(window=window)
+    case.chain(case.qkv(rng, max(n_past, 1)), isa=isa)
+    qkv, places = case.qkv(rng, n_rows), range(n_past, n_past + n_rows)
+    out = case.chain(qkv, n_past, isa=isa, n_threads=2, scoring=scoring, sees_all=True)
+    seen = [range(max(0, i + 1 - window), min(n_past + n_rows, i + window)) for i in places]
+    expected = reference(case, qkv, np.array(places), seen)
+    np.testing.assert_allclose(out, expected, atol=CLOSE)
