@@ -70,3 +70,44 @@ def post_norm_shapes(config: ModelConfig, n_positions: int) -> dict[str, tuple[i
 
 def _pair(stem: str, shape: tuple[int, ...], n: int) -> dict[str, tuple[int, ...]]:
     return {f"{stem}.weight": shape, f"{stem}.bias": (n,)}
+
+
+def pre_norm_encoder(ops: Ops[T], config: ModelConfig) -> T:
+    """Returns the hidden states of the selected rows: ModernBERT's recipe, without biases.
+
+    The norm of the embeddings is that of the first layer's attention.
+
+    Source: arXiv:2412.13663; transformers ``modeling_modernbert.py`` (Apache-2.0).
+    """
+    x = ops.layer_norm(ops.embed("embed_tokens.weight"), "embed_norm.weight")
+    for layer in range(config.n_layers):
+        attention, mlp = f"layers.{layer}.self_attn", f"layers.{layer}.mlp"
+        h = ops.layer_norm(x, f"{attention}.norm.weight") if layer else x
+        q, k, v = (ops.linear(h, f"{attention}.{part}_proj.weight") for part in "qkv")
+        heads = ops.attention(q, k, v, layer)
+        x = ops.add(x, ops.linear(heads, f"{attention}.o_proj.weight"))
+        h = ops.layer_norm(x, f"{mlp}.norm.weight")
+        gate, up = (ops.linear(h, f"{mlp}.{part}_proj.weight") for part in ("gate", "up"))
+        x = ops.add(x, ops.linear(ops.gate(gate, up), f"{mlp}.down_proj.weight"))
+    return ops.layer_norm(ops.select_rows(x), "norm.weight")
+
+
+def pre_norm_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Returns every weight that `pre_norm_encoder` reads, with its shape (matrices [N, K])."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "embed_tokens.weight": (config.vocab_size, hidden),
+        "embed_norm.weight": (hidden,),
+        "norm.weight": (hidden,),
+    }
+    for layer in range(config.n_layers):
+        attention, mlp = f"layers.{layer}.self_attn", f"layers.{layer}.mlp"
+        for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            shapes[f"{attention}.{part}.weight"] = (hidden, hidden)
+        for part in ("gate_proj", "up_proj"):
+            shapes[f"{mlp}.{part}.weight"] = (inner, hidden)
+        shapes[f"{mlp}.down_proj.weight"] = (hidden, inner)
+        if layer:
+            shapes[f"{attention}.norm.weight"] = (hidden,)
+        shapes[f"{mlp}.norm.weight"] = (hidden,)
+    return shapes

@@ -31,6 +31,7 @@ from edgedec.models.fields import Fields
 from edgedec.models.weights import Weight
 
 __all__ = [
+    "DENSE_TENSORS",
     "HAS_O_BIAS",
     "ROPE_FACTOR_NAMES",
     "Family",
@@ -53,6 +54,10 @@ T = TypeVar("T")
 
 ROPE_FACTOR_NAMES = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
 """Tensors of GGUF files that hold facts about rotation, not weights."""
+
+
+DENSE_TENSORS = ("dense_2.weight", "dense_3.weight")
+"""Matrices of GGUF files behind the pooling, in order."""
 
 
 class Family(Protocol):

@@ -40,7 +40,7 @@ _HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "vocab_size": None, "tensor_data_layout": None, "embedding_length_out": None,
     "rope.scaling.finetuned": None, "rope.scaling.original_context_length": None,
     "rope.scaling.type": None, "rope.scaling.factor": None,
-    "attention.causal": (True,), "use_parallel_residual": (False,), "pooling_type": (0,),
+    "attention.causal": (True,), "use_parallel_residual": (False,), "pooling_type": (0, 1, 2, 3),
     "attention.layer_norm_epsilon": None, "attention.max_alibi_bias": (0,),
     "attention.clamp_kqv": (0,), "attn_logit_softcapping": (0,), "final_logit_softcapping": (0,),
     "logit_scale": (0, 1), "residual_scale": (0, 1), "embedding_scale": (0, 1),

@@ -16,7 +16,7 @@ TINY = ModelConfig(
     n_kv_heads=2, head_size=2, max_positions=32, rms_norm_eps=1e-5, has_qkv_bias=True,
 )  # fmt: skip
 
-ENCODERS = ("bert",)
+ENCODERS = ("bert", "modernbert", "roberta", "xlm_roberta")
 """Families without a decoder's weights."""
 
 

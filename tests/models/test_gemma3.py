@@ -36,7 +36,6 @@ class TestParity(FamilyParity):
     REFUSED = {
         "attention_bias": True,
         "hidden_activation": "gelu",
-        "use_bidirectional_attention": True,
     }
 
     @classmethod
