@@ -25,6 +25,7 @@ from edgedec.export.checkpoints.unwritten import StoredBytes, find_unwritten
 from edgedec.models.config import MAX_LAYERS
 from edgedec.models.errors import CheckpointError, ConfigError, EdgedecError, UnsupportedModelError
 from edgedec.models.families import (
+    DENSE_TENSORS,
     ROPE_FACTOR_NAMES,
     GgufFacts,
     NotedKeys,
@@ -33,8 +34,12 @@ from edgedec.models.families import (
     unread_weights,
 )
 from edgedec.models.fields import Fields, shown
+from edgedec.models.pooling import DenseLayer, DenseShape, EmbeddingConfig, Pooling
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import check_layers, check_weights
+
+_POOLINGS: Mapping[int, Pooling] = {1: "mean", 2: "cls", 3: "last"}
+"""Values of ``pooling_type``; 4 is that of models which rate texts."""
 
 MAX_ROPE_FACTORS = 1 << 16
 
@@ -137,7 +142,24 @@ class GgufCheckpoint:
     @property
     def embedding(self) -> PublishedEmbedding | None:
         """What ``pooling_type`` states; None where it is missing or none."""
-        return None
+        architecture = self._fields.text("general.architecture")
+        stated = self._fields.integer(f"{architecture}.pooling_type", 0)
+        if stated not in _POOLINGS:
+            return None
+        dense = tuple(self._dense(name) for name in DENSE_TENSORS if name in self._tensors)
+        shapes = tuple(layer.shape for layer in dense)
+        return PublishedEmbedding(EmbeddingConfig(_POOLINGS[stated], dense=shapes), dense)
+
+    def _dense(self, name: str) -> DenseLayer:
+        tensor = self._tensors[name]
+        weight = np.array(tensor.type.plain(tensor.rows()).dequantize(), np.float32)
+        if weight.ndim != 2 or not np.isfinite(weight).all():
+            raise CheckpointError(
+                f"{self.name}: tensor {name} of shape {list(weight.shape)} is no finite matrix"
+            )
+        n_out, n_in = weight.shape
+        shape = DenseShape(n_in, n_out, False, "identity")
+        return DenseLayer(shape, weight, np.zeros(n_out, np.float32))
 
     def tokenizer_json(self) -> str:
         """Returns the tokenizer in the format of the ``tokenizers`` library."""

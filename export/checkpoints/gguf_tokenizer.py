@@ -50,6 +50,12 @@ _GEMMA4 = "gemma4"
 Source: ggml-org/llama.cpp ``src/llama-vocab.cpp`` (MIT).
 """
 
+WORDPIECE = "bert"
+"""The value that means WordPiece. Texts begin with CLS and end with SEP.
+
+Source: ggml-org/llama.cpp ``src/llama-vocab.cpp`` (MIT).
+"""
+
 _ROLES = {
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator",
     "pad_token": "padding", "cls_token": "cls", "mask_token": "mask",
@@ -79,6 +85,8 @@ def build_tokenizer(fields: Fields, vocab_size: int) -> str:
     if model in SENTENCEPIECE:
         pieces = vocabulary_of_gguf(fields, tokens, kinds, is_unigram=SENTENCEPIECE[model])
         return checked_text(sentencepiece_document(pieces), fields.origin)
+    if model == WORDPIECE:
+        return checked_text(_wordpiece(fields, tokens, kinds), fields.origin)
     pre_tokenizer = _find_pre_tokenizer(fields)
     merges = [_read_merge(fields, merge) for merge in _texts(fields, "tokenizer.ggml.merges")]
     if pre_tokenizer.keeps_characters:
@@ -138,16 +146,24 @@ def read_special(fields: Fields, vocab_size: int) -> SpecialTokens:
     if any(pair <= set(ends.values()) for pair in _HARMONY_ENDS):
         eos_ids = tuple(i for i in eos_ids if tokens[i] != _MESSAGE_END)
     bos_id = token_id("bos")
+    model = fields.text("tokenizer.ggml.model")
     adds_bos = fields.flag("tokenizer.ggml.add_bos_token", _adds_bos(fields))
-    adds_bos |= fields.text("tokenizer.ggml.model") == _GEMMA4
+    adds_bos |= model == _GEMMA4
     ids = {role: token_id(key) for role, key in _ROLES.items()}
     variables = {role: tokens[i] for role, i in ids.items() if i is not None}
-    return SpecialTokens(eos_ids, (bos_id,) if adds_bos and bos_id is not None else (), variables)
+    opening = (bos_id,) if adds_bos and bos_id is not None else ()
+    if model == WORDPIECE:
+        before, behind = _wordpiece_ends(fields, tokens)
+        return SpecialTokens((), before, variables, behind)
+    end = stated[0] if fields.flag("tokenizer.ggml.add_eos_token", model == "t5") else None
+    return SpecialTokens(eos_ids, opening, variables, () if end is None else (end,))
 
 
 def _adds_bos(fields: Fields) -> bool:
     """Whether texts begin with a token of their own where the file does not say."""
     model = fields.text("tokenizer.ggml.model")
+    if model == WORDPIECE:
+        return True
     # Of the two SentencePiece models only the BPE one does.
     return (
         not SENTENCEPIECE[model] if model in SENTENCEPIECE else _find_pre_tokenizer(fields).adds_bos
@@ -161,8 +177,8 @@ def _find_pre_tokenizer(fields: Fields) -> PreTokenizer:
     if model != "gpt2":
         raise UnsupportedModelError(
             f"{fields.origin}: tokenizer model {model[:40]!r} is not supported; known: gpt2 "
-            f"(byte-level BPE), gemma4 (BPE of characters), llama and t5 (SentencePiece). Export "
-            f"from the Hugging Face directory instead"
+            f"(byte-level BPE), gemma4 (BPE of characters), llama and t5 (SentencePiece), bert "
+            f"(WordPiece). Export from the Hugging Face directory instead"
         )
     pre = fields.text("tokenizer.ggml.pre", "default")
     if pre not in PRE_TOKENIZERS:
@@ -171,6 +187,66 @@ def _find_pre_tokenizer(fields: Fields) -> PreTokenizer:
             f"{', '.join(PRE_TOKENIZERS)}. Export from the Hugging Face directory instead"
         )
     return PRE_TOKENIZERS[pre]
+
+
+def _wordpiece(fields: Fields, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
+    """Returns BERT's tokenizer: files have a mark before what begins a word.
+
+    No file says whether letters are made small; llama.cpp does that always.
+    """
+    names = [_wordpiece_name(token, kind) for token, kind in zip(tokens, kinds, strict=True)]
+    (cls_id,), (sep_id,) = _wordpiece_ends(fields, tokens)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            added_token(i, name, True)
+            for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
+            if kind == CONTROL or _is_bracketed(name)
+        ],
+        "normalizer": {
+            "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+            "strip_accents": None, "lowercase": True,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "BertProcessing", "sep": [names[sep_id], sep_id],
+            "cls": [names[cls_id], cls_id],
+        },
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": _vocabulary(fields, names, kinds),
+        },
+    }  # fmt: skip
+
+
+def _wordpiece_name(token: str, kind: int) -> str:
+    if kind == CONTROL or _is_bracketed(token):
+        return token
+    return token[1:] if token.startswith("\u2581") else f"##{token}"
+
+
+def _is_bracketed(token: str) -> bool:
+    return token.startswith("[") and token.endswith("]") and len(token) > 2
+
+
+def _wordpiece_ends(
+    fields: Fields, tokens: Sequence[str]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the tokens before a text, and those behind it."""
+    found = []
+    for keys, text in ((("cls", "bos"), "[CLS]"), (("seperator", "eos"), "[SEP]")):
+        stated = (fields.get(f"tokenizer.ggml.{key}_token_id") for key in keys)
+        ids = [i for i in stated if isinstance(i, int) and 0 <= i < len(tokens)]
+        ids += [i for i, token in enumerate(tokens) if token == text]
+        if not ids:
+            raise CheckpointError(
+                f"{fields.origin}: the vocabulary has no {text}, which texts of BERT have"
+            )
+        found.append((ids[0],))
+    return found[0], found[1]
 
 
 def _texts(fields: Fields, key: str) -> list[str]:

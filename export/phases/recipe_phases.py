@@ -124,6 +124,8 @@ def _check_embedder(model: RecipeModel) -> None:
             f"{name} does not say how hidden states become a vector (modules.json, or pooling_type "
             "of a GGUF file): their mean is taken"
         )
+    if model.embedding is not None and not config.is_embedder:
+        model.hidden_layers = tuple(sorted({*model.hidden_layers, config.n_layers}))
     if model.embedding is not None:
         try:
             model.embedding.config.check_dense(config.hidden_size)
