@@ -4,9 +4,9 @@
 
 Reads one JSON object a line with `prompt` (the head of a Python function) and `canonical_solution`
 (its body), as HumanEval has them. Writes one JSON object a line: `task_id`, `category` (`edits`),
-`edit` (rename, constant, docstring or comparison) and `prompt`. Each function gets the kind of
-change that is rarest so far among those it has room for. The same input, count and seed give the
-same output.
+`edit` (rename, constant, docstring or comparison), `prompt`, and as `prediction` the code as it is.
+Each function gets the kind of change that is rarest so far among those it has room for. The same
+input, count and seed give the same output.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def make_prompts(tasks: list[dict[str, Any]], count: int, seed: int) -> list[dic
                 f"Return the following Python code with exactly one change: {wishes[kind]}. Keep "
                 f"all else as it is, and write nothing but the code.\n\n```python\n{code}\n```"
             )
-            prompts.append({"task_id": name, "category": "edits", "edit": kind, "prompt": text})
+            fields = {"task_id": name, "category": "edits", "edit": kind, "prompt": text}
+            prompts.append({**fields, "prediction": f"```python\n{code}\n```"})
     if len(prompts) < count:
         raise ValueError(f"got {len(prompts)} usable tasks, expected {count}: ask for fewer")
     return prompts

@@ -280,13 +280,13 @@ class _Walk:
         repetitions = self.setup.plan.repetitions
         n_rounds = repetitions * len(self.ids)
         try:
-            self._warm_up()
+            self._warm_up(prompts[0].prediction)
             for repetition in range(repetitions):
                 for i, prompt in enumerate(prompts):
                     self.report("prompt", repetition * len(self.ids) + i, n_rounds)
                     if i == 0 or self.setup.options.cold:
                         self._forget()
-                    self.rounds.append(self._round(i, repetition))
+                    self.rounds.append(self._round(i, repetition, prompt.prediction))
                     note(f"[{len(self.rounds)}/{n_rounds}] {_line(prompt, self.rounds[-1])}")
         except ConfigError:
             raise
@@ -294,17 +294,17 @@ class _Walk:
             return error
         return None
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, prediction: str) -> None:
         """Touches everything once, so that whatever is missing comes to light before measuring."""
         for i, one in enumerate(self.contestants):
             self.report("warm-up", i, len(self.contestants))
-            one.run(self.ids[0], min(_WARMUP_TOKENS, self.setup.n_tokens))
+            one.run(self.ids[0], min(_WARMUP_TOKENS, self.setup.n_tokens), prediction)
 
     def _forget(self) -> None:
         for one in self.contestants:
             one.forget()
 
-    def _round(self, i_prompt: int, repetition: int) -> Round:
+    def _round(self, i_prompt: int, repetition: int, prediction: str) -> Round:
         """Returns what all contestants made of a prompt."""
         runs: dict[str, Run] = {}
         windows = []
@@ -316,7 +316,7 @@ class _Walk:
                 n_tokens = self.lengths[i_prompt]
             watch = Watch(time.perf_counter)
             watch.start()
-            run = one.run(self.ids[i_prompt], n_tokens)
+            run = one.run(self.ids[i_prompt], n_tokens, prediction)
             if run is None:
                 continue
             runs[one.name] = run

@@ -50,7 +50,7 @@ class Asked:
     seed: int = 0
     ignore_eos: bool = False
 
-    def request(self, method: str, n_tokens: int) -> GenerationConfig:
+    def request(self, method: str, n_tokens: int, prediction: str = "") -> GenerationConfig:
         """Returns the request for at most ``n_tokens`` by ``method``."""
         return GenerationConfig(
             max_new_tokens=n_tokens,
@@ -58,6 +58,7 @@ class Asked:
             seed=self.seed,
             ignore_eos=self.ignore_eos,
             method=method,
+            prediction=prediction,
         )
 
 
@@ -75,7 +76,7 @@ class Contestant(Protocol):
     def forget(self) -> None:
         """Drops what it learned from earlier prompts."""
 
-    def run(self, ids: Sequence[int], n_tokens: int) -> Run | None:
+    def run(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> Run | None:
         """Returns an output of at most ``n_tokens``, None if it cannot (any more)."""
 
 
@@ -104,11 +105,11 @@ class Method:
         """Drops what its drafters learned, and their KV caches."""
         self._engine.forget_drafts()
 
-    def run(self, ids: Sequence[int], n_tokens: int) -> Run:
+    def run(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> Run:
         """Returns an output of at most ``n_tokens``."""
         if not self._keeps_prompts:
             self._engine.forget_prompts()
-        request = self._asked.request(self.name, n_tokens)
+        request = self._asked.request(self.name, n_tokens, prediction)
         started_s = time.process_time()
         result = self._engine.generate(list(ids), request)
         self._is_lossless = result.lossless
@@ -147,8 +148,11 @@ class Peer:
     def forget(self) -> None:
         """Nothing is learned: drafts come from the text at hand, or from a model."""
 
-    def run(self, ids: Sequence[int], n_tokens: int) -> Run | None:
-        """Returns an output of ``n_tokens``; None from the first error on, which `error` keeps."""
+    def run(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> Run | None:
+        """Returns an output of ``n_tokens``; None from the first error on, which `error` keeps.
+
+        Peers read no prediction.
+        """
         if self.error is not None:
             return None
         request = {"op": self._op, "ids": list(ids), "n": n_tokens}

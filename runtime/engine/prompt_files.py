@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.models.errors import ConfigError
+from edgedec.models.fields import shown
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.infill import FORMATS, find_infill_tokens
 
@@ -23,6 +24,7 @@ class FilePrompt:
     """place: file and line. text: a prompt, or the chat messages before an answer.
 
     suffix: what follows the text to write between it and ``text``; None where nothing is filled in.
+    prediction: see `GenerationConfig.prediction`.
     """
 
     name: str
@@ -30,6 +32,7 @@ class FilePrompt:
     place: str
     text: str | list[dict[str, str]]
     suffix: str | None = None
+    prediction: str = ""
 
     def encode(self, engine: Engine, is_chat: bool) -> list[int]:
         """Returns the token ids; ``is_chat`` puts the prompt into the chat template.
@@ -131,6 +134,7 @@ def _read_line(line: str, path: Path, place: str, category_key: str | None) -> F
         place=place,
         text=text,
         suffix=_suffix(fields, place),
+        prediction=_prediction(fields, place),
     )
 
 
@@ -159,6 +163,14 @@ def _suffix(fields: dict[str, Any], place: str) -> str | None:
     if not isinstance(suffix, str) or not isinstance(fields.get("prompt"), str):
         raise ConfigError(f"{place}: a suffix is a text beside a prompt, expected {_FORMS}")
     return suffix
+
+
+def _prediction(fields: dict[str, Any], place: str) -> str:
+    """Returns the text that an answer is likely to repeat."""
+    prediction = fields.get("prediction")
+    if not isinstance(prediction, str | None):
+        raise ConfigError(f"{place}: prediction is {shown(prediction)}, expected text")
+    return prediction or ""
 
 
 def _first(fields: dict[str, Any], keys: Sequence[str], default: str) -> str:

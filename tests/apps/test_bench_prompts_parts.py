@@ -43,6 +43,7 @@ def test_every_form_of_prompt(tmp_path: Path) -> None:
         {"messages": messages, "prompt": ""},
         {"prompt": "e", "suffix": "f"},
         {"prompt": "", "suffix": "g"},
+        {"prompt": "h", "prediction": "i"},
     )
     assert read_prompts([path]) == [
         FilePrompt("some.jsonl:1", "some", "some.jsonl:1", "a"),
@@ -51,6 +52,7 @@ def test_every_form_of_prompt(tmp_path: Path) -> None:
         FilePrompt("some.jsonl:5", "some", "some.jsonl:5", messages),
         FilePrompt("some.jsonl:6", "some", "some.jsonl:6", "e", "f"),
         FilePrompt("some.jsonl:7", "some", "some.jsonl:7", "", "g"),
+        FilePrompt("some.jsonl:8", "some", "some.jsonl:8", "h", prediction="i"),
     ]
 
 
@@ -81,6 +83,7 @@ def test_a_few_of_each_category_and_files_with_the_same_names(tmp_path: Path) ->
         ('{"messages": [{"role": "user"}]}', "bad.jsonl:2: no prompt"),
         ('{"question": "x"}', "expected"),
         ('{"prompt": "x", "suffix": 5}', "bad.jsonl:2: a suffix is a text beside a prompt"),
+        ('{"prompt": "x", "prediction": 5}', "bad.jsonl:2: prediction is 5, expected text"),
         ('{"turns": ["x"], "suffix": "y"}', "bad.jsonl:2: a suffix is a text beside a prompt"),
     ],
 )
