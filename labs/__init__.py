@@ -8,4 +8,3 @@ from edgedec.runtime.drafting.extensions import register
 
 register("drafter", f"{__name__}.drafters", ("hydra", "medusa", "rapid"))
 register("unmask rule", f"{__name__}.unmasking", ("ccd", "delayed-cache", "localleap", "prophet"))
-register("verifier", f"{__name__}.verifiers", ("k-seq", "rejection"))

@@ -36,7 +36,7 @@ from edgedec.runtime.decoding.draft_length import (
 )
 from edgedec.runtime.decoding.planner import Drafters, DraftingTeam, Planning, RoundTimings
 from edgedec.runtime.drafting.compiled import CompiledDrafter, CompiledTeam
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
     DraftContext,
@@ -548,7 +548,7 @@ def by_value(tree: DraftTree) -> DraftTree:
     """Returns ``tree`` with its likeliest nodes first; parents stay before their children."""
     values = tree.values()
     order = sorted(range(len(tree)), key=lambda i: (-values[i], i))
-    if order == list(range(len(tree))) or tree.kind is not SiblingKind.DETERMINISTIC:
+    if order == list(range(len(tree))):
         return tree
     result, index_of = DraftTree(), {ROOT: ROOT}
     for i in order:

@@ -15,8 +15,8 @@ from edgedec.runtime.decoding.strategy import (
     StepResult,
 )
 from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, Verdict, Verifier
-from edgedec.runtime.decoding.verifiers.verifier import NoiseChance, check_kind
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.decoding.verifiers.verifier import NoiseChance
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.sampling import Survivors
@@ -93,7 +93,6 @@ class SpeculativeDecoding(Decoding):
         self._method = method
         self._state = state
         self._planning = planning
-        self._kind = method.verifier.siblings
 
     def step(self, noise: Noise) -> Passes[StepResult]:
         """Returns the tokens of a round; of the first step, the token that prefill gave."""
@@ -107,7 +106,6 @@ class SpeculativeDecoding(Decoding):
             noise,
             state.mask,
             state.config.speculation,
-            self._kind,
         )
         if (rows := state.take_rows()) is not None:
             verdict = Verdict((), state.pick_from(rows, 0, noise), True, frozenset())
@@ -167,7 +165,6 @@ class SpeculativeDecoding(Decoding):
         if not state.sequence.model.capabilities.trees:
             tree = tree.likeliest_chain()
         tree = fit(tree, state, room)
-        check_kind(self._method.verifier, tree)
         return tree
 
     def _verify(self, context: DraftContext, tree: DraftTree) -> Passes[tuple[Verdict, Rows]]:
@@ -251,7 +248,7 @@ def fit(tree: DraftTree, state: DecodeState, room: Budget) -> DraftTree:
 
     Dropped is what the model has no such token for or the context no room, what follows a stop
     token, stop tokens themselves (the row before them finds them as soon), and what the grammar
-    forbids. Drawn trees cannot be pruned; one that asks for the impossible is dropped as a whole.
+    forbids.
     """
     n_ids, stops = state.sequence.vocab_size, state.stop_token_ids
     if state.mask is None and len(tree.nodes) <= room.n_nodes:
@@ -261,8 +258,6 @@ def fit(tree: DraftTree, state: DecodeState, room: Budget) -> DraftTree:
         else:
             return tree
     possible = [0 <= n.token < n_ids and n.depth <= room.depth for n in tree.nodes]
-    if tree.kind is not SiblingKind.DETERMINISTIC:
-        return tree if all(possible) and len(tree) <= room.n_nodes else DraftTree()
     kept: set[int] = {ROOT}
     for i, node in enumerate(tree.nodes):
         if len(kept) > room.n_nodes:

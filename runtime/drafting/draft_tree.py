@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, NamedTuple
-
-import numpy.typing as npt
+from typing import NamedTuple
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.sequences.token_tree import TokenTree
 
 ROOT = -1
 """Parent of the nodes that follow the last emitted token."""
-
-
-class SiblingKind(StrEnum):
-    """How the children of one node were chosen, which decides how they may be accepted."""
-
-    DETERMINISTIC = "deterministic"
-    """By any rule that does not draw from the draft distribution, or draws shared noise."""
-    WITHOUT_REPLACEMENT = "without_replacement"
-    """Drawn one after the other from the draft distribution without those before."""
-    INDEPENDENT = "independent"
-    """Drawn independently from the draft distribution; equal tokens may occur."""
 
 
 class DraftNode(NamedTuple):
@@ -46,15 +32,9 @@ class DraftNode(NamedTuple):
 
 @dataclass
 class DraftTree:
-    """Nodes in an order that puts parents before children; siblings in the order to be tried.
-
-    kind: of every sibling group. draft_rows: draft distribution [V] after each node (by index,
-    ROOT included) that has drawn children; empty for DETERMINISTIC.
-    """
+    """Nodes in an order that puts parents before children; siblings in the order to be tried."""
 
     nodes: list[DraftNode] = field(default_factory=list)
-    kind: SiblingKind = SiblingKind.DETERMINISTIC
-    draft_rows: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
     _children: dict[int, list[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -63,18 +43,16 @@ class DraftTree:
     def add(self, token: int, parent: int, probability: float, origin: str) -> int:
         """Returns the index of ``token`` after ``parent``, a new node unless there is one.
 
-        A deterministic tree holds each sibling once; the likelier of two estimates stays, with
-        its origin.
+        The likelier of two estimates stays, with its origin.
         """
         if not ROOT <= parent < len(self.nodes):
             raise SessionError(f"parent is {parent}, expected -1 to {len(self.nodes) - 1}")
-        if self.kind is not SiblingKind.INDEPENDENT:
-            found = self.child(parent, token)
-            if found is not None:
-                old = self.nodes[found]
-                if probability > old.probability:
-                    self.nodes[found] = DraftNode(token, parent, old.depth, probability, origin)
-                return found
+        index = self.child(parent, token)
+        if index is not None:
+            old = self.nodes[index]
+            if probability > old.probability:
+                self.nodes[index] = DraftNode(token, parent, old.depth, probability, origin)
+            return index
         return self.append(token, parent, probability, origin)
 
     def append(self, token: int, parent: int, probability: float, origin: str) -> int:
@@ -136,27 +114,20 @@ class DraftTree:
             for token, parent, depth, probability, origin in self.nodes
         ]
         children = {parent: list(below) for parent, below in self._children.items()}
-        return DraftTree(nodes, self.kind, self.draft_rows, children)
+        return DraftTree(nodes, children)
 
     def beginning(self, n_nodes: int) -> DraftTree:
         """Returns the tree of the first ``n_nodes`` alone, see `subtree`."""
         if n_nodes == len(self.nodes):
             return self
-        if self.kind is not SiblingKind.DETERMINISTIC:
-            return self.subtree(range(n_nodes))
         nodes = self.nodes[:n_nodes]
         children: dict[int, list[int]] = {}
         for i, node in enumerate(nodes):
             children.setdefault(node.parent, []).append(i)
-        return DraftTree(nodes, self.kind, {}, children)
+        return DraftTree(nodes, children)
 
     def subtree(self, kept: Iterable[int]) -> DraftTree:
-        """Returns the tree of the ``kept`` nodes alone; parents of kept nodes must be kept.
-
-        Only for DETERMINISTIC trees: dropping drawn siblings would change the distribution.
-        """
-        if self.kind is not SiblingKind.DETERMINISTIC:
-            raise SessionError(f"a tree of {self.kind.value} siblings cannot be pruned")
+        """Returns the tree of the ``kept`` nodes alone; parents of kept nodes must be kept."""
         tree = DraftTree()
         new_index = {ROOT: ROOT}
         for i in sorted(set(kept)):
@@ -167,19 +138,13 @@ class DraftTree:
         return tree
 
     def likeliest_chain(self) -> DraftTree:
-        """Returns the tree without branches: from the root down the likeliest child each time.
-
-        A drawn tree with branches becomes an empty one: dropping drawn siblings would change the
-        distribution.
-        """
+        """Returns the tree without branches: from the root down the likeliest child each time."""
         path: list[int] = []
         node = ROOT
         while children := self.children(node):
             node = max(children, key=lambda i: self.nodes[i].probability)
             path.append(node)
-        if len(path) == len(self):
-            return self
-        return self.subtree(path) if self.kind is SiblingKind.DETERMINISTIC else DraftTree()
+        return self if len(path) == len(self) else self.subtree(path)
 
     def to_pass(self, anchor: int) -> TokenTree:
         """Returns the pass that verifies the tree: token 0 is ``anchor``, node i is token i + 1."""

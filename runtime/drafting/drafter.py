@@ -13,7 +13,7 @@ from typing import Protocol
 
 from edgedec.runtime.config import SamplingConfig, SpeculationConfig
 from edgedec.runtime.drafting.draft_passes import DraftPasses
-from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
+from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.token_mask import TokenMask
 from edgedec.runtime.sequences.passes import Pass, Passes
@@ -31,7 +31,6 @@ class DraftContext:
     n_prompt: how many of them are the prompt.
     mask: the grammar the output has to follow, if any.
     speculation: how much the request lets a round draft.
-    kind: how the verifier wants siblings chosen when sampling, by drafters that can choose.
     """
 
     tokens: Sequence[int]
@@ -40,7 +39,6 @@ class DraftContext:
     noise: Noise
     mask: TokenMask | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
-    kind: SiblingKind = SiblingKind.DETERMINISTIC
 
 
 @dataclass(frozen=True)

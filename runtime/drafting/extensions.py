@@ -17,7 +17,7 @@ from edgedec.models.errors import ConfigError
 _PACKAGES = ("edgedec.labs",)
 """What is imported, where it is installed, when a method is asked for by its name."""
 
-Kind = Literal["drafter", "unmask rule", "verifier"]
+Kind = Literal["drafter", "unmask rule"]
 
 _MODULES: dict[tuple[Kind, str], str] = {}
 

@@ -13,7 +13,6 @@ from edgedec.runtime.decoding.planner import FixedPlanner, Planner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodingStrategy
 from edgedec.runtime.decoding.verifiers import DEFAULT_VERIFIER, Verifier, find_verifier
-from edgedec.runtime.drafting.draft_tree import SiblingKind
 from edgedec.runtime.drafting.drafter import Budget, Drafter, ModelDrafter
 from edgedec.runtime.drafting.drafters import FreeMethod, Method, drafter_names, find_drafter
 from edgedec.runtime.methods.method_parts import AUTO, DRAFT, PLAIN, MethodParts
@@ -57,11 +56,6 @@ class DraftingMethods:
     def _make(self, name: str, verifier: Verifier, is_fixed: bool) -> DecodingStrategy:
         if name == PLAIN:
             return Plain()
-        if verifier.siblings is SiblingKind.INDEPENDENT and name != DRAFT:
-            raise ConfigError(
-                f"the {verifier.name} verifier judges nothing but what a draft model draws, and "
-                f"method {name} drafts otherwise: use method draft, or another verifier"
-            )
         free, models = self._chosen(name)
         why_not = self._why_no_overlap(verifier) if DRAFT in models else ""
         drafters = [self._free_drafter(n) for n in free]

@@ -92,7 +92,6 @@ def test_methods_run(small_bundle: Path, method: str) -> None:
     ("arguments", "said"),
     [
         (("--method", "hydra"), "unknown method 'hydra'"),
-        (("--verifier", "rejection"), "unknown verifier 'rejection'"),
     ],
 )
 def test_methods_of_labs_are_refused(

@@ -8,7 +8,7 @@ float64 of logits from plain passes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,9 @@ from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.verifiers import find_verifier
 from edgedec.runtime.decoding.verifiers.typical import Typical
 from edgedec.runtime.drafting.draft_role import DraftRole
-from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
-from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
+from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
-from edgedec.runtime.drafting.drafters.draft.tree_drafting import TreeDrafting
 from edgedec.runtime.drafting.drafters.recycling import TokenRecycling
-from edgedec.runtime.sequences.passes import Passes
 
 from ..runtime.conftest import OnePool
 from .chi_square import MIN_EXPECTED, fit
@@ -50,19 +47,7 @@ CONFIG = GenerationConfig(
 BUDGET = Budget(n_nodes=4, depth=2, n_step_nodes=2)
 HEAD_SIZE = 4096
 
-DETERMINISTIC, DISTINCT, INDEPENDENT = (
-    SiblingKind.DETERMINISTIC,
-    SiblingKind.WITHOUT_REPLACEMENT,
-    SiblingKind.INDEPENDENT,
-)
-CASES = [
-    ("shared-gumbel", DETERMINISTIC),
-    ("shared-gumbel", INDEPENDENT),
-    ("deterministic", DETERMINISTIC),
-    ("rejection", DISTINCT),
-    ("rejection", INDEPENDENT),
-    ("k-seq", INDEPENDENT),
-]
+CASES = ("shared-gumbel", "deterministic")
 
 
 @dataclass
@@ -101,39 +86,14 @@ def models(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         opened.close()
 
 
-class ChoosingDrafter(DraftModelDrafter):
-    """A draft model that chooses siblings as ``kind`` says, whatever the verifier wants."""
-
-    def __init__(self, role: DraftRole, kind: SiblingKind) -> None:
-        super().__init__(role)
-        self.kind = kind
-
-    def begin(self, prompt: DraftPrompt) -> ChoosingDrafting:
-        return ChoosingDrafting(self, prompt)
+def planner(models: Models) -> FixedPlanner:
+    """Returns one with the draft model and one that guesses."""
+    return FixedPlanner([TokenRecycling()], BUDGET, model=DraftModelDrafter(models.draft))
 
 
-class ChoosingDrafting(TreeDrafting):
-    """The part of a request."""
-
-    def __init__(self, drafter: ChoosingDrafter, prompt: DraftPrompt) -> None:
-        super().__init__(drafter, prompt)
-        self._kind = drafter.kind
-
-    def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
-        return super().propose(replace(context, kind=self._kind), budget)
-
-
-def planner(models: Models, kind: SiblingKind) -> FixedPlanner:
-    """Returns one with the draft model, and where siblings need not be draws, one that guesses."""
-    free = [TokenRecycling()] if kind is DETERMINISTIC else []
-    return FixedPlanner(free, BUDGET, model=ChoosingDrafter(models.draft, kind))
-
-
-@pytest.mark.parametrize(("name", "kind"), CASES, ids=str)
-def test_law_of_the_first_two_tokens(
-    models: Models, name: str, kind: SiblingKind, note: Note
-) -> None:
-    strategy = Speculative(planner(models, kind), find_verifier(name))
+@pytest.mark.parametrize("name", CASES)
+def test_law_of_the_first_two_tokens(models: Models, name: str, note: Note) -> None:
+    strategy = Speculative(planner(models), find_verifier(name))
     drawn = draw(models.target, strategy, models.prompt, CONFIG, models.distribution, N_OUTPUTS)
     found, wrong = (
         fit(drawn.counts, distribution.probs)
@@ -157,7 +117,7 @@ def test_law_of_the_first_two_tokens(
 
 def test_another_law_is_seen(models: Models, note: Note) -> None:
     """Typical acceptance, which is approximate, does not pass for the model's distribution."""
-    strategy = Speculative(planner(models, DETERMINISTIC), Typical())
+    strategy = Speculative(planner(models), Typical())
     drawn = draw(
         models.target, strategy, models.prompt, CONFIG, models.distribution, N_OUTPUTS // 10
     )

@@ -132,7 +132,7 @@ def test_exits_may_name_all_tokens(bundle: Path, tmp_path: Path, size: int | Non
     assert not found.stats.failed_drafters
 
 
-@pytest.mark.parametrize("verifier", ["rejection", "typical"])
+@pytest.mark.parametrize("verifier", ["deterministic", "typical"])
 def test_drafts_may_be_drawn(bundle: Path, verifier: str) -> None:
     with edgedec.load(bundle) as engine:
         found = engine.generate(PROMPTS[0], request("exit", 0.9, verifier=verifier))

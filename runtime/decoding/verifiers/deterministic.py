@@ -9,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.runtime.decoding.verifiers.verifier import (
-    ALL_KINDS,
     Chance,
     Choice,
     TargetChoices,
     Verdict,
     walk,
 )
-from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
+from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.sampling.sampling import Survivors
 
 Float64 = npt.NDArray[np.float64]
@@ -31,8 +30,6 @@ class Deterministic:
     name = "deterministic"
     is_lossless = True
     is_exact = False
-    kinds = ALL_KINDS
-    siblings = SiblingKind.DETERMINISTIC
 
     def verify(self, tree: DraftTree, target: TargetChoices, chance: Chance) -> Verdict:
         def choose(node: int, siblings: Sequence[int]) -> Choice:

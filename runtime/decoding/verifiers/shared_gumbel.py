@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from edgedec.runtime.decoding.verifiers.verifier import (
-    ALL_KINDS,
-    Chance,
-    Choice,
-    TargetChoices,
-    Verdict,
-    walk,
-)
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.decoding.verifiers.verifier import Chance, TargetChoices, Verdict
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 
 
 class SharedGumbel:
@@ -25,35 +16,20 @@ class SharedGumbel:
     name = "shared-gumbel"
     is_lossless = True
     is_exact = True
-    kinds = ALL_KINDS
-    siblings = SiblingKind.DETERMINISTIC
 
     def verify(self, tree: DraftTree, target: TargetChoices, chance: Chance) -> Verdict:
         if not len(tree):  # a plain step: less code, which is not in caches after a pass
             return Verdict((), target.pick(ROOT), True, frozenset())
 
-        if tree.kind is not SiblingKind.INDEPENDENT:
-            return _follow(tree, target)
-
-        def choose(node: int, siblings: Sequence[int]) -> Choice:
-            token = target.pick(node)
-            found = siblings.index(token) if token in siblings else None
-            return Choice(token, found, len(siblings))
-
-        return walk(tree, choose)
-
-
-def _follow(tree: DraftTree, target: TargetChoices) -> Verdict:
-    """Returns what `walk` does for a tree without equal siblings, with less code for the caches."""
-    nodes, node = tree.nodes, ROOT
-    path: list[int] = []
-    evaluated: list[int] = []
-    while True:
-        token, children = target.pick(node), tree.children(node)
-        evaluated += children
-        for node in children:
-            if nodes[node].token == token:
-                path.append(node)
-                break
-        else:
-            return Verdict(tuple(path), token, not children, frozenset(evaluated))
+        nodes, node = tree.nodes, ROOT
+        path: list[int] = []
+        evaluated: list[int] = []
+        while True:
+            token, children = target.pick(node), tree.children(node)
+            evaluated += children
+            for node in children:
+                if nodes[node].token == token:
+                    path.append(node)
+                    break
+            else:
+                return Verdict(tuple(path), token, not children, frozenset(evaluated))

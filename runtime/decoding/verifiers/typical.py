@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 
 from edgedec.runtime.decoding.verifiers.deterministic import index_of
-from edgedec.runtime.decoding.verifiers.verifier import ALL_KINDS, Chance, TargetChoices, Verdict
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.decoding.verifiers.verifier import Chance, TargetChoices, Verdict
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.sampling.sampling import Survivors
 
 
@@ -24,8 +24,6 @@ class Typical:
     name = "typical"
     is_lossless = False
     is_exact = False
-    kinds = ALL_KINDS
-    siblings = SiblingKind.DETERMINISTIC
 
     def __init__(self, epsilon: float = 0.09, delta: float = 0.3) -> None:
         self._epsilon = epsilon

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.errors import SessionError
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.sampling import Survivors
-
-ALL_KINDS = frozenset(SiblingKind)
 
 
 class TargetChoices(Protocol):
@@ -85,14 +82,6 @@ class Verifier(Protocol):
     def is_exact(self) -> bool:
         """Output is that of plain decoding with the same seed, token for token."""
 
-    @property
-    def kinds(self) -> frozenset[SiblingKind]:
-        """Siblings that it can judge, by how they were drawn."""
-
-    @property
-    def siblings(self) -> SiblingKind:
-        """How a drafter that can choose should choose siblings for it."""
-
     def verify(self, tree: DraftTree, target: TargetChoices, chance: Chance) -> Verdict:
         """Returns which nodes of ``tree`` are kept and the token after them."""
 
@@ -116,43 +105,13 @@ Choose = Callable[[int, Sequence[int]], Choice]
 
 
 def walk(tree: DraftTree, choose: Choose) -> Verdict:
-    """Returns the way down that ``choose`` decides, node by node.
-
-    Independent siblings may be equal. All of them are followed at once then: their children were
-    drawn after the same tokens.
-    """
-    nodes, evaluated = [ROOT], set[int]()
+    """Returns the way down that ``choose`` decides, node by node."""
+    node, evaluated = ROOT, set[int]()
     while True:
-        node, children = nodes[0], tree.children(nodes[0])
-        if len(nodes) > 1:
-            node = next((node for node in nodes if tree.children(node)), node)
-            children = [child for node in nodes for child in tree.children(node)]
-        tokens = [tree.nodes[child].token for child in children]
-        choice = choose(node, tokens)
+        children = tree.children(node)
+        choice = choose(node, [tree.nodes[child].token for child in children])
         evaluated.update(children[: choice.n_tried])
         if choice.accepted is None:
             path = tuple(tree.path(node))
             return Verdict(path, choice.token, not children, frozenset(evaluated.union(path)))
-        nodes = [c for c, token in zip(children, tokens, strict=True) if token == choice.token]
-
-
-def draft_probs(tree: DraftTree, node: int) -> npt.NDArray[np.float64]:
-    """Returns the distribution the children of ``node`` were drawn from. Shapes: [V] float64."""
-    row: npt.NDArray[Any] | None = tree.draft_rows.get(node)
-    total = 0.0 if row is None else float(row.sum(dtype=np.float64))
-    if row is None or not total > 0:
-        raise SessionError(
-            f"node {node} has {tree.kind.value} children but no draft distribution; the drafter "
-            "has to put one into draft_rows"
-        )
-    return np.asarray(row.astype(np.float64) / total)
-
-
-def check_kind(verifier: Verifier, tree: DraftTree) -> None:
-    """Raises a SessionError unless ``verifier`` can judge ``tree``."""
-    if len(tree) and tree.kind not in verifier.kinds:
-        accepted = ", ".join(sorted(kind.value for kind in verifier.kinds))
-        raise SessionError(
-            f"the drafted siblings are {tree.kind.value}, the {verifier.name} verifier judges "
-            f"{accepted}; choose another verifier or drafter"
-        )
+        node = children[choice.accepted]

@@ -10,7 +10,7 @@ import pytest
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.speculative import TreeRows, fit
 from edgedec.runtime.decoding.strategy import DecodeState
-from edgedec.runtime.drafting.draft_tree import DraftTree, SiblingKind
+from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -25,8 +25,8 @@ def start(mask: ToyMask | None = None, context: int = 256, **fields: Any) -> Dec
     return DecodeState.start(ToySession(VOCAB, context), PROMPT, config, stops, mask)
 
 
-def chain(*tokens: int, kind: SiblingKind = SiblingKind.DETERMINISTIC) -> DraftTree:
-    tree = DraftTree(kind=kind)
+def chain(*tokens: int) -> DraftTree:
+    tree = DraftTree()
     tree.add_chain(tokens, 0.5, "toy")
     return tree
 
@@ -47,9 +47,6 @@ def test_fit_keeps_a_good_tree() -> None:
         (chain(1, 2, 3, 4), Budget(n_nodes=3, depth=20), 3),
         (chain(1, 2, 3, 4), Budget(n_nodes=20, depth=1), 1),
         (chain(1, 50, 2), ROOMY, 1),  # 50 stops
-        (chain(1, VOCAB, kind=SiblingKind.INDEPENDENT), ROOMY, 0),
-        (chain(1, 2, kind=SiblingKind.WITHOUT_REPLACEMENT), Budget(n_nodes=1, depth=9), 0),
-        (chain(1, 50, 2, kind=SiblingKind.INDEPENDENT), ROOMY, 3),
     ],
 )
 def test_fit_drops_what_is_worth_no_row(tree: DraftTree, room: Budget, n_left: int) -> None:

@@ -13,7 +13,7 @@ from edgedec.runtime.config.speculation import SpeculationConfig
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import FixedPlanner, RoundTimings
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt, RoundOutcome
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import run_passes
@@ -54,13 +54,6 @@ def test_fixed_planner_fuses_within_budget_and_room() -> None:
     assert [node.token for node in tree.nodes] == [8, 9, 1, 2]
     assert planner.name == "toy+toy"
     assert FixedPlanner([other], Budget(1, 1), "lookup").name == "lookup"
-
-
-def test_a_single_drawn_tree_stays_as_it_was_drawn() -> None:
-    drawn = DraftTree(kind=SiblingKind.INDEPENDENT, draft_rows={ROOT: np.ones(9)})
-    drawn.add(5, ROOT, 0.5, "a")
-    drafters = [ToyDrafter([], growing(drawn)), ToyDrafter([], growing(DraftTree()))]
-    assert propose(FixedPlanner(drafters, Budget(4, 4)), Budget(4, 4)) is drawn
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def test_nothing_is_kept_between_texts(engine_of: Callable[..., Engine]) -> None
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("method lookup", {"method": "lookup"}),
-    ("verifier", {"verifier": "rejection"}),
+    ("verifier", {"verifier": "deterministic"}),
     ("switch", {"switch": SwitchConfig(policy="ead")}),
     ("speculation", {"speculation": SpeculationConfig(draft_len=3)}),
     ("logprobs", {"logprobs": 2}),

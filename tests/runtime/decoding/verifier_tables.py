@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.sampling import Survivors, draw
 
@@ -16,11 +16,6 @@ Tables = dict[tuple[int, ...], Float64]
 Draw = Callable[[Float64], int]
 """Returns an index drawn from probabilities."""
 V = 4
-DETERMINISTIC, DISTINCT, INDEPENDENT = (
-    SiblingKind.DETERMINISTIC,
-    SiblingKind.WITHOUT_REPLACEMENT,
-    SiblingKind.INDEPENDENT,
-)
 
 
 class TableTarget:
@@ -53,28 +48,26 @@ def tables_of(rows: Callable[[], Float64], n: int = V) -> Tables:
     return {path: rows() for path in paths}
 
 
-def drawn_tree(draft: Tables, branching: Sequence[int], kind: SiblingKind, draw: Draw) -> DraftTree:
-    """Returns a tree whose siblings are drawn from the draft tables as ``kind`` says."""
-    tree, level = DraftTree(kind=kind), [ROOT]
+def drawn_tree(draft: Tables, branching: Sequence[int], draw: Draw) -> DraftTree:
+    """Returns a tree whose siblings are drawn from the draft tables without replacement."""
+    tree, level = DraftTree(), [ROOT]
     for n_children in branching:
         next_level = []
         for parent in level:
             path = tuple(tree.nodes[i].token for i in tree.path(parent))
             probs = draft[path]
-            tree.draft_rows[parent] = probs
             for _ in range(n_children):
                 if not probs.sum() > 0:
                     break
                 token = draw(probs / probs.sum())
                 next_level.append(tree.add(token, parent, float(draft[path][token]), "toy"))
-                if kind is DISTINCT:
-                    probs = probs * (np.arange(len(probs)) != token)
+                probs = probs * (np.arange(len(probs)) != token)
         level = next_level
     return tree
 
 
-def fixed_tree(paths: Sequence[tuple[int, ...]], kind: SiblingKind = DETERMINISTIC) -> DraftTree:
-    tree = DraftTree(kind=kind)
+def fixed_tree(paths: Sequence[tuple[int, ...]]) -> DraftTree:
+    tree = DraftTree()
     for path in paths:
         parent = ROOT
         for token in path:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftNode, DraftTree, SiblingKind
-
-DRAWN = [SiblingKind.WITHOUT_REPLACEMENT, SiblingKind.INDEPENDENT]
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftNode, DraftTree
 
 
-def tree_of(
-    *nodes: tuple[int, int, float], kind: SiblingKind = SiblingKind.DETERMINISTIC
-) -> DraftTree:
+def tree_of(*nodes: tuple[int, int, float]) -> DraftTree:
     """Returns the tree of (token, parent, probability) nodes."""
-    tree = DraftTree(kind=kind)
+    tree = DraftTree()
     for token, parent, probability in nodes:
         tree.add(token, parent, probability, "toy")
     return tree
@@ -36,18 +30,10 @@ def test_of_equals_the_one_to_be_tried_first() -> None:
     assert [node.token for node in tree.likeliest_chain().nodes] == [1]
 
 
-@pytest.mark.parametrize("kind", SiblingKind)
-def test_a_chain_stays_as_it_was_drawn(kind: SiblingKind) -> None:
-    tree = tree_of((1, ROOT, 0.5), (2, 0, 0.1), kind=kind)
-    tree.draft_rows[ROOT] = np.ones(3) / 3
+def test_a_chain_stays_as_it_is() -> None:
+    tree = tree_of((1, ROOT, 0.5), (2, 0, 0.1))
     assert tree.likeliest_chain() is tree
-    assert len(DraftTree(kind=kind).likeliest_chain()) == 0
-
-
-@pytest.mark.parametrize("kind", DRAWN)
-def test_of_drawn_siblings_none_may_be_dropped(kind: SiblingKind) -> None:
-    tree = tree_of((1, ROOT, 0.5), (2, ROOT, 0.1), kind=kind)
-    assert tree.likeliest_chain() == DraftTree()
+    assert len(DraftTree().likeliest_chain()) == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99), st.floats(0.01, 1)), max_size=12))

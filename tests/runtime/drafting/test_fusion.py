@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import Budget
 from edgedec.runtime.drafting.fusion import fuse
 
@@ -42,15 +42,6 @@ def test_common_beginnings_occur_once() -> None:
     assert paths_of(fused) == {(1,), (1, 2), (1, 3)}
     assert probability_of(fused, 1) == 0.8
     assert fused.nodes[0].origin == "b"
-
-
-def test_of_independent_twins_the_likelier_counts() -> None:
-    for first, second in ((0.7, 0.4), (0.4, 0.7)):
-        twins = DraftTree(kind=SiblingKind.INDEPENDENT)
-        for probability in (first, second):
-            twins.add(1, ROOT, probability, "a")
-        fused = fuse([twins, tree_of("b", (2, ROOT, 0.1))], BUDGET)
-        assert probability_of(fused, 1) == 0.7
 
 
 def test_a_token_gets_what_likelier_ones_of_others_leave() -> None:

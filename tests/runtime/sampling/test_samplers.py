@@ -301,4 +301,4 @@ def test_verifiers_that_draw_otherwise_are_refused() -> None:
     for fields in ({"mirostat": 2}, {"xtc_probability": 0.5}):
         sampling = SamplingConfig(temperature=1.0, **fields)
         with pytest.raises(ConfigError, match="default verifier"):
-            GenerationConfig(sampling=sampling, verifier="rejection")
+            GenerationConfig(sampling=sampling, verifier="deterministic")

@@ -33,7 +33,7 @@ class Option:
 
 @dataclass(frozen=True)
 class DraftDistribution:
-    """The draft distribution after a node, in the order its tokens were drawn.
+    """The draft distribution after a node.
 
     Shapes:
         tokens, draft_ids: [N] int64, of the target and of the draft model.
@@ -43,12 +43,6 @@ class DraftDistribution:
     tokens: npt.NDArray[np.int64]
     draft_ids: npt.NDArray[np.int64]
     probs: Float64
-
-    def row(self, vocab_size: int) -> Float64:
-        """Returns the distribution over the target model's vocabulary. Shapes: [V] float64."""
-        row = np.zeros(vocab_size)
-        row[self.tokens] = self.probs
-        return row
 
 
 def likeliest(rows: Rows, index: int, tokens: TokenMap) -> list[Option]:
@@ -89,33 +83,6 @@ def coupled(
         Option(int(distribution.tokens[i]), int(distribution.draft_ids[i]), float(weights[i]))
         for i in best
     ]
-
-
-def drawn(
-    row: npt.NDArray[np.float32],
-    tokens: TokenMap,
-    sampling: SamplingConfig,
-    noise: Noise,
-    counter: int,
-) -> DraftDistribution | None:
-    """Returns the distribution with its tokens in the order of a draw without replacement.
-
-    The first token is a plain draw. None when no token of the target has any probability.
-
-    Args:
-        counter: names the draw; equal counters draw alike.
-
-    Source: Gumbel top-k trick (Kool, van Hoof and Welling, 2019, section 2.3).
-    """
-    distribution = _named(truncate(row, sampling), tokens)
-    if distribution is None:
-        return None
-    order = np.argsort(
-        -(np.log(distribution.probs) + noise.gumbel(counter, distribution.tokens)), kind="stable"
-    )
-    return DraftDistribution(
-        distribution.tokens[order], distribution.draft_ids[order], distribution.probs[order]
-    )
 
 
 def _survivors(row: npt.NDArray[np.float32], sampling: SamplingConfig) -> Survivors:

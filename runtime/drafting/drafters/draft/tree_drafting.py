@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
     DraftContext,
@@ -21,7 +21,6 @@ from edgedec.runtime.drafting.drafter import (
 from edgedec.runtime.drafting.drafters.draft.acceptance_curve import AcceptanceCurve
 from edgedec.runtime.drafting.drafters.draft.candidates import Candidate, Candidates
 from edgedec.runtime.drafting.drafters.draft.distribution import Option, coupled, likeliest
-from edgedec.runtime.drafting.drafters.draft.draws import Draws
 from edgedec.runtime.drafting.drafters.draft.guesses import MAX_GUESSES, Guesses
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Passes
@@ -87,7 +86,7 @@ class TreeDrafting(ModelDrafting):
 
     Rows of drafted tokens that came true are kept, never computed again.
 
-    Under sampling a deterministic tree is coupled: it draws with the target model's own noise.
+    Under sampling a tree is coupled: it draws with the target model's own noise.
     Bias, penalties and grammars of the request do not reach the draft model, only verification.
 
     n_recent: tokens that are read of a text that takes too long to read as a whole.
@@ -122,38 +121,15 @@ class TreeDrafting(ModelDrafting):
         self.passes.read_exactly()
 
     def propose(self, context: DraftContext, budget: Budget) -> Passes[DraftTree]:
-        """Returns a tree within ``budget``; empty where the draft model's context ends.
-
-        ``context.kind`` says how siblings are chosen when sampling; greedy trees are always
-        deterministic.
-        """
+        """Returns a tree within ``budget``; empty where the draft model's context ends."""
         self.passes.begin_proposal()
         text = self._recent(context.tokens, is_drafting=True)
         most = self.passes.sequence.context
         if not text or len(text) > most or min(budget.n_nodes, budget.depth) < 1:
             return DraftTree()
-        tree = yield from self._grow_tree(context, budget, text)
+        tree = yield from self._propose_best(context, budget, text)
         self.passes.cost.depth = max((node.depth for node in tree.nodes), default=0)
         return tree
-
-    def _grow_tree(
-        self, context: DraftContext, budget: Budget, text: Sequence[int]
-    ) -> Passes[DraftTree]:
-        if context.sampling.is_greedy or context.kind is SiblingKind.DETERMINISTIC:
-            return (yield from self._propose_best(context, budget, text))
-        self._forget()
-        self.passes.align(text)
-        rows = yield from self.passes.feed(text, with_logits=True)
-        draws = Draws(
-            self._drafter.name,
-            self.passes,
-            self._map,
-            context,
-            self._drafter.target_vocab_size,
-        )
-        if context.kind is SiblingKind.WITHOUT_REPLACEMENT:
-            return (yield from draws.tree(rows, budget))
-        return (yield from draws.chains(rows, budget))
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         """Learns how far its probabilities can be believed."""
@@ -182,7 +158,7 @@ class TreeDrafting(ModelDrafting):
         """Goes on below the latest proposal as if the tokens of ``path`` were accepted.
 
         What comes true is there when the next proposal is asked for. Nothing happens where the
-        path holds another drafter's tokens, or the request draws trees.
+        path holds another drafter's tokens.
 
         Args:
             context: Of the latest proposal, unchanged.

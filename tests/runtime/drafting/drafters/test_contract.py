@@ -16,7 +16,7 @@ from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.draft_role import DraftRole
-from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree, SiblingKind
+from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
     DraftContext,
@@ -47,10 +47,7 @@ from .rounds import outcome_of
 V, N_LIGHTS = 12, 3
 PREDICTION = (1, 2, 3, 1, 2, 4, 5, 0) * 20
 BUDGETS = [Budget(7, 5, 0.02), Budget(4, 4), Budget(1, 1), Budget(9, 3, 0.0, 0.1, 3), Budget(0, 0)]
-SETTINGS = [
-    (SamplingConfig(), SiblingKind.DETERMINISTIC),
-    *((SamplingConfig(temperature=0.9), kind) for kind in SiblingKind),
-]
+SETTINGS = [SamplingConfig(), SamplingConfig(temperature=0.9)]
 AnyDrafter = Drafter | ModelDrafter
 MakeDrafter = Callable[[], AnyDrafter]
 
@@ -131,7 +128,7 @@ class Talk:
     def __init__(self, drafter: AnyDrafter, rng: np.random.Generator, text: Sequence[int]) -> None:
         self._rng = rng
         self._name = drafter.name
-        self._sampling, self._kind = SETTINGS[rng.integers(len(SETTINGS))]
+        self._sampling = SETTINGS[rng.integers(len(SETTINGS))]
         self._noise, self._mask = Noise(int(rng.integers(99))), ForcingMask(V)
         self.text, self._n_prompt = list(text), len(text)
         self._tree = DraftTree()
@@ -194,9 +191,7 @@ class Talk:
 
     def _context(self) -> DraftContext:
         tokens = list(self.text)
-        return DraftContext(
-            tokens, self._n_prompt, self._sampling, self._noise, self._mask, kind=self._kind
-        )
+        return DraftContext(tokens, self._n_prompt, self._sampling, self._noise, self._mask)
 
 
 def check_proposal(tree: DraftTree, budget: Budget, name: str) -> None:
@@ -208,11 +203,8 @@ def check_proposal(tree: DraftTree, budget: Budget, name: str) -> None:
         assert 0 <= node.token < V
         assert 0 < node.probability <= 1
         assert node.origin == name
-    if tree.kind is SiblingKind.DETERMINISTIC:
-        assert all(value >= budget.min_value for value in tree.values())
-        assert not tree.draft_rows
-    if tree.kind is not SiblingKind.INDEPENDENT:
-        assert len({(node.token, node.parent) for node in tree.nodes}) == len(tree)
+    assert all(value >= budget.min_value for value in tree.values())
+    assert len({(node.token, node.parent) for node in tree.nodes}) == len(tree)
 
 
 def hidden_of(drafter: AnyDrafter, tokens: Sequence[int]) -> dict[int, np.ndarray]:

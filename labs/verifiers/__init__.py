@@ -1,1 +1,0 @@
-"""Verifiers, by the names that users choose them with."""
