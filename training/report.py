@@ -45,6 +45,26 @@ class DraftingReport:
         """The shares by kind of file, for people."""
         return ", ".join(f"{kind or 'no suffix'} {s:.1%}" for kind, s in self.by_kind.items())
 
+    def verdict(self, after: float) -> str:
+        """Returns what the training came to on texts that were held out, for people.
+
+        after: share that the weights that are kept predict.
+        """
+        if self.before is None:
+            return (
+                f"verdict on other texts: {self.quantised:.1%} of the next tokens predicted; "
+                "edgedec bench --prompts says what that saves"
+            )
+        if after > self.before:
+            return (
+                f"verdict on other texts: better, {after:.1%} of the next tokens predicted, "
+                f"before {self.before:.1%}; edgedec bench --prompts says what that saves"
+            )
+        return (
+            f"verdict on other texts: not better than before ({self.before:.1%} of the next "
+            "tokens predicted), so the weights that it started from are kept"
+        )
+
     @property
     def warnings(self) -> list[str]:
         """What went wrong, a line each."""

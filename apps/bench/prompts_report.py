@@ -131,8 +131,8 @@ def _flat_rows(document: dict[str, Any]) -> list[Row]:
 
 
 _SUMMARY = [
-    "method", "prompts", "t/s", "over plain", "whole request", "worst prompt", "over fastest peer",
-    "acceptance", "tokens per pass", "identical",
+    "method", "prompts", "tokens/s", "over plain", "whole request", "worst prompt",
+    "over fastest peer", "acceptance", "tokens per pass", "identical",
 ]  # fmt: skip
 
 
@@ -189,7 +189,7 @@ def _prompt_table(document: dict[str, Any]) -> str:
                 plain["fastest_peer"] or "",
             ]
         )
-    header = ["prompt", "category", "tokens", "plain t/s", *names[1:], "fastest peer"]
+    header = ["prompt", "category", "tokens", "plain tokens/s", *names[1:], "fastest peer"]
     return table(header, lines)
 
 

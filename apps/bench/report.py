@@ -211,7 +211,7 @@ def _markdown(document: dict[str, Any]) -> str:
     rows = document["rows"]
     parts = [
         table(
-            ["model", "runtime", "threads", "test", "t/s", "of the limit", "J/token"],
+            ["model", "runtime", "threads", "test", "tokens/s", "of the limit", "J/token"],
             [_speed_cells(document, row) for row in rows if row["kind"] != "verify"],
         ),
         table(

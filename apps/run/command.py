@@ -24,6 +24,7 @@ from edgedec.apps.options.template_variables import (
 from edgedec.apps.options.text_files import stated_text
 from edgedec.apps.run.beams import BeamOptions
 from edgedec.apps.run.draft_colours import OriginColours
+from edgedec.apps.run.odd_drafts import draft_problem, measured_saving
 from edgedec.apps.run.piped_text import with_piped_text
 from edgedec.apps.run.provisional import PieceWriter
 from edgedec.apps.run.thoughts import ThoughtWriter
@@ -212,7 +213,8 @@ def run(
             asked = warm(asked, is_warm, 1.0)
             write_aligned(engine, given, asked, grammar.grammar_aligned, is_json=json)
         else:
-            _write_one(engine, given, asked, keeping, replay, shown, bars, is_json=json)
+            doubt = "" if json else draft_problem(bundle, loading.draft)
+            _write_one(engine, given, asked, keeping, replay, shown, bars, doubt, is_json=json)
 
 
 def _replay_buffer(folder: Path | None, bundle: Path) -> ReplayBuffer | None:
@@ -265,14 +267,22 @@ def _write_one(
     replay: ReplayBuffer | None,
     shown: ShowOptions,
     bars: ProgressBars,
+    doubt: str,
     is_json: bool,
 ) -> None:
-    """Writes one text as it appears, and keeps what is to be kept."""
+    """Writes one text as it appears, and keeps what is to be kept.
+
+    doubt: why the draft model may lose time; what it saved or cost is noted then.
+    """
+    if doubt:
+        note(doubt)
     stream = engine.stream(given, asked, bars.report)
     tell_if_approximate(asked)
     tell_if_recommended(asked, engine.defaults)
     tell_if_unused(keeping.store, stream)
     is_interrupted = write_stream(stream, bars, shown, is_silent=is_json)
+    if doubt and not shown.explain and (saving := measured_saving(stream.explain())):
+        note(saving)
     if is_json:
         print_json(stream.result.to_dict())
     if keeping.session is not None:

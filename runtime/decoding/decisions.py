@@ -34,15 +34,18 @@ class _Tally:
     n_rounds: int = 0
     n_nodes: int = 0
     n_tokens: int = 0
+    n_checked: int = 0  # rounds that verified drafts
+    n_asked: int = 0  # rounds in which a drafter with a model was asked
     ms: float = 0.0
     promised: float = 0.0  # sum over rounds of gain x milliseconds
 
 
 @dataclass
 class DecisionLog:
-    """Decisions of one output, by kind."""
+    """Decisions of one output, by kind. model: the latest drafter with a model that was asked."""
 
     tallies: dict[str, _Tally] = field(default_factory=dict)
+    model: str = ""
 
     def add(self, decision: Decision, n_accepted: int, ms: float) -> None:
         """Takes in a round that accepted ``n_accepted`` drafted tokens in ``ms``."""
@@ -51,12 +54,21 @@ class DecisionLog:
         tally.n_rounds += 1
         tally.n_nodes += decision.n_nodes
         tally.n_tokens += 1 + n_accepted
+        tally.n_checked += decision.n_nodes > 0
+        if decision.model:
+            tally.n_asked += 1
+            self.model = decision.model
         tally.ms += ms
         tally.promised += decision.gain * ms
 
     def lines(self, plain_rate: float) -> list[str]:
-        """Returns one line per kind of plan. plain_rate: tokens per millisecond."""
-        found = []
+        """Returns what drafts saved, then one line per kind of plan.
+
+        plain_rate: tokens per millisecond.
+        """
+        if not self.tallies:
+            return []
+        found = [self._summary(plain_rate)]
         for kind, tally in sorted(self.tallies.items(), key=lambda item: -item[1].n_rounds):
             observed = tally.n_tokens / tally.ms / plain_rate if tally.ms else 0.0
             found.append(
@@ -66,3 +78,31 @@ class DecisionLog:
                 f"{observed:.2f} observed"
             )
         return found
+
+    def _summary(self, plain_rate: float) -> str:
+        tallies = self.tallies.values()
+        n_rounds = sum(tally.n_rounds for tally in tallies)
+        text = saving(
+            sum(tally.n_tokens for tally in tallies),
+            sum(tally.ms for tally in tallies),
+            plain_rate,
+        )
+        n_checked = sum(tally.n_checked for tally in tallies)
+        text += f"; drafts were checked in {n_checked} of {n_rounds} rounds"
+        if n_asked := sum(tally.n_asked for tally in tallies):
+            model = "draft model" if self.model == "draft" else self.model
+            text += f", the {model} was asked in {n_asked}"
+        return text
+
+
+def saving(n_tokens: int, ms: float, plain_rate: float) -> str:
+    """Returns how long plain decoding would have taken, and what drafts saved or cost.
+
+    ms: what the tokens took. plain_rate: tokens per millisecond.
+    """
+    plain_s, own_s = n_tokens / plain_rate / 1000, ms / 1000
+    verb = "saved" if plain_s >= own_s else "cost"
+    return (
+        f"plain decoding would have taken about {plain_s:.2f} s for the tokens of all rounds; "
+        f"drafts {verb} {abs(plain_s - own_s):.2f} s"
+    )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edgedec.runtime.decoding.cost_book import CostBook
+from edgedec.runtime.decoding.decisions import saving
 from edgedec.runtime.drafting.compiled import TeamDrafting
 from edgedec.runtime.drafting.draft_cost import EarlyCounts
 from edgedec.runtime.drafting.draft_tree import DraftTree
@@ -282,9 +283,5 @@ class FixedPlanning(Planning):
         ]
         table = None if self._costs is None else self._costs.known("target")
         if table is not None and self._ms > 0:
-            own, plain = 1000 * self._n_emitted / self._ms, 1000 / table.ms(1)
-            which = "faster" if own > plain else "slower"
-            lines.append(
-                f"{self._name}: {own:.1f} tokens/s, where plain decoding gives {plain:.1f}: {which}"
-            )
+            lines.insert(0, saving(self._n_emitted, self._ms, 1 / table.ms(1)))
         return lines

@@ -60,15 +60,15 @@ class DraftReport(DraftingReport):
 
     def text(self) -> str:
         """Returns what people read."""
-        before = "" if self.before is None else f", before training {self.before:.1%}"
         lines = [
             f"{self.bundle}: a draft model of {self.n_layers} layers and {self.n_bytes / 1e6:.1f} "
             f"MB, trained on {self.n_tokens:,} tokens",
-            f"in other texts it predicts {self.held_out:.1%} of the model's own next tokens"
-            f"{before}; its vocabulary covers {self.covered:.1%}; quantised, it predicts "
+            f"in other texts it predicts {self.held_out:.1%} of the model's own next tokens; "
+            f"its vocabulary covers {self.covered:.1%}; quantised, it predicts "
             f"{self.quantised:.1%}",
             f"by kind of file: {self.kinds}",
             *self.warnings,
+            self.verdict(self.held_out),
         ]
         return "\n".join(lines) + "\n"
 

@@ -103,9 +103,8 @@ class HeadReport(DraftingReport):
             f"{self.quantised:.1%} of the next ones",
             f"the first by kind of file: {self.kinds}",
         ]
-        if self.before is not None:
-            lines.append(f"the head that it started from predicted {self.before:.1%} of these")
-        return "\n".join([*lines, *self.warnings]) + "\n"
+        first = self.entry.held_out[0]
+        return "\n".join([*lines, *self.warnings, self.verdict(first)]) + "\n"
 
     @property
     def _what(self) -> str:

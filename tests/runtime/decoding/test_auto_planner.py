@@ -7,6 +7,7 @@ import pytest
 
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.auto_planner import AutoPlanner, by_value
+from edgedec.runtime.decoding.decisions import Decision, DecisionLog
 from edgedec.runtime.decoding.draft_length import LOOK
 from edgedec.runtime.decoding.planner import RoundTimings
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
@@ -74,7 +75,12 @@ def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:
     planning = begin(planner)
     assert planning.explain() == []
     play(planning, FLAT, 20)
-    (line,) = planning.explain()
+    summary, line = planning.explain()
+    # 100 tokens at 10 ms, or 20 passes of 11.75 ms.
+    assert summary == (
+        "plain decoding would have taken about 1.00 s for the tokens of all rounds; "
+        "drafts saved 0.77 s; drafts were checked in 20 of 20 rounds"
+    )
     reason = "free drafts (most tokens per ms): 20 rounds, 4.0 drafted and 5.00 emitted per round"
     assert line.startswith(reason)
     # All of it came true, of passes over five rows that take 11.75 ms, though 0.9 was claimed.
@@ -83,6 +89,17 @@ def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:
     assert 0.8 * observed < promised < 1.05 * observed
     assert line.split(", ")[-2].endswith(" predicted")
     assert line.endswith(" observed")
+
+
+def test_the_summary_counts_the_rounds_of_a_draft_model() -> None:
+    log = DecisionLog()
+    assert log.lines(0.1) == []
+    for model, n_nodes in (("draft", 4), ("", 0), ("draft", 0)):
+        log.add(Decision(n_nodes, 4 if model else 0, 1.0, model), n_accepted=0, ms=20.0)
+    assert log.lines(0.1)[0] == (
+        "plain decoding would have taken about 0.03 s for the tokens of all rounds; drafts cost "
+        "0.03 s; drafts were checked in 1 of 3 rounds, the draft model was asked in 2"
+    )
 
 
 def test_drafters_learn_of_the_rows_that_were_computed() -> None:
