@@ -134,6 +134,135 @@ PLACES = [
 ]
 
 
+BLOCKS = [
+    # What Qwen2.5-Coder 0.5B wrote into blocks that were cut out of published files; names changed.
+    (  # Java: further methods behind the one that was asked for
+        "\n        return a;\n    }\n\n    // --\n    @Override\n    public int b() {\n        re",
+        "    public int a() {",
+        "\n\n    // --\n    @Override\n    public String c() {\n        return s;\n    }\n",
+        "\n        return a;\n    }\n",
+    ),
+    (  # C++: results on lines of their own
+        "\n    if (n)\n    {\n        n.clear();\n    }\n}\n\nvoid\nT::set(int a)\n{\n    n =",
+        "{",
+        "\n\nbool\nT::get() const\n{\n    return n;\n}\n",
+        "\n    if (n)\n    {\n        n.clear();\n    }\n}\n",
+    ),
+    (  # C++: a label of a class follows
+        "\n        n = a;\n    }\n\n    void g()\n    {\n        x();",
+        "    {",
+        "\n\nprivate:\n    // A list.\n    void g();\n",
+        "\n        n = a;\n    }\n",
+    ),
+    (  # C++: one that closes, and opens, ends no block
+        "\n    a();\n  } else {\n    b();\n  }\n  c();",
+        "  if (x) {",
+        "\n  d();\n}\n",
+        "\n    a();\n  } else {\n    b();\n  }",
+    ),
+    (  # C: it closes once too often
+        "\n                t[n] = s;\n                n++;\n            }\n        }\n        g();",
+        "        if (n) {",
+        "\n        /* search */\n        if (m) {\n            t[n] = s;\n        }\n    }\n",
+        "\n                t[n] = s;\n                n++;\n            }",
+    ),
+    (  # C++: the last of the closing brackets stands there
+        "free(a);\n            a = b;\n        }\n    }\n    x();",
+        "            ",
+        "}\n\n    c = d;\n}\n",
+        "free(a);\n            a = b;\n        }\n    ",
+    ),
+    (
+        "}\n\n        int a = 1;\n        return a;\n    }\n\n    int g() {",
+        "        ",
+        "}\n\n\npublic:\n    // Next.\n    int g();\n",
+        "}\n\n        int a = 1;\n        return a;\n    ",
+    ),
+    (
+        "a = 1;\n    }\n    b = 2;\n  }\n}\n",
+        "      ",
+        "}\n}\n",
+        "a = 1;\n    }\n    b = 2;\n  ",
+    ),
+    (  # Java: the line goes on behind the bracket
+        "\n        return a;\n    } catch (E e) {\n        throw e;",
+        "    try {",
+        " catch (E e) {\n        return b;\n    }\n",
+        "\n        return a;\n    }",
+    ),
+    (
+        "\n    return a;\n    }",
+        "    try {",
+        " catch (E e) {\n        return b;\n    }\n",
+        "\n    return a;\n    }",
+    ),
+    (  # Go: tabs
+        "\n\t\treturn 0, err\n\t}\n\treturn i, nil\n}\n\nfunc g() {",
+        "\tif err != nil {",
+        "\n\treturn i, nil\n}\n\nfunc h() {\n}\n",
+        "\n\t\treturn 0, err\n\t}",
+    ),
+    (  # CSS: a hash is no comment
+        "\n    font-size: 77%;\n}\n\na { color: red; }",
+        ".small {",
+        "\n\np {\n    margin: 0;\n}\n\nspan#login {\n    float: right;\n}\n",
+        "\n    font-size: 77%;\n}\n",
+    ),
+    (  # Rust
+        "\n        a + 1\n    }\n\n    /// Docs.\n    fn b(&self) -> u8 {\n        self.a()",
+        "    fn a(&self) -> u8 {",
+        "\n\n    /// Others.\n    fn c(&self) -> u8 {\n        1\n    }\n}\n",
+        "\n        a + 1\n    }\n",
+    ),
+    (  # Python: clauses and lines that follow, indented otherwise
+        "\n                x()\n            except Stop:\n                y()",
+        "            while True:",
+        "\n        except Stop:\n            y()\n",
+        "\n                x()",
+    ),
+    (
+        "e(r, k)\n            n += 1\n        r.sort()\n        return [a for a in r]\n\n    z = 1",
+        "            _heapr",
+        "\n    r.sort()\n    return [a for a in r]\n\ndef g():\n",
+        "e(r, k)\n            n += 1",
+    ),
+    (
+        "x()\n    y()\ndef test():\n    pass",
+        "        ",
+        "\n    return z\n",
+        "x()",
+    ),
+    (
+        "\n        x()\n    else:\n        y()\n    z()",
+        "    if a:",
+        "\n    return z\n",
+        "\n        x()\n    else:\n        y()",
+    ),
+    ("x()\n    y()\n    z()", "    ", "\n    return z\n", "x()\n    y()\n    z()"),
+    # HTML: end tags
+    ("<p>Sorry.</p>\n</body>\n", "  ", "</body>\n\n</html>\n", "<p>Sorry.</p>\n"),
+    ("Home</a></li>", "<li><a>", "</a></li>\n", "Home"),
+    ("<b>x</b> y</p>", "<p>", "</p>", "<b>x</b> y"),
+    ("<div>\n  a\n</div>\n</div>\n<p>", "<div>", "\n</div>\n", "<div>\n  a\n</div>"),
+    ("\n  <br/><div/>a\n</div>", "<div>", "</div>", "\n  <br/><div/>a\n"),
+    ("a <b", "<p>", "</p>", "a <b"),
+]
+
+
+@pytest.mark.parametrize(("text", "before", "after", "expected"), BLOCKS)
+def test_a_block_ends_where_the_document_goes_on(
+    text: str, before: str, after: str, expected: str
+) -> None:
+    assert without_repeats(text, before, after).rstrip() == expected.rstrip()
+
+
+@pytest.mark.parametrize(("text", "before", "after", "expected"), BLOCKS)
+def test_the_right_block_stays_whole(text: str, before: str, after: str, expected: str) -> None:
+    """What was cut out, and then the document itself: that is a perfect suggestion."""
+    found = without_repeats(expected + after, before, after)
+    assert found.startswith(expected.rstrip())
+
+
 @pytest.mark.parametrize(("text", "before", "after", "expected"), PLACES)
 def test_what_repeats_is_cut(text: str, before: str, after: str, expected: str) -> None:
     assert without_repeats(text, before, after) == expected
