@@ -109,7 +109,7 @@ class Writer:
         self.open()
         job, stream = self._job, self._stream
         assert stream is not None
-        parser = OutputParser(job.index, job.prepared.has_calls)
+        parser = OutputParser(job.index, job.prepared.tools)
         watch = LineWatch(job.lines or LineLimits())
         n_sent = 0
 

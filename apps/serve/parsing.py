@@ -5,13 +5,26 @@ from __future__ import annotations
 import re
 import secrets
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from edgedec.apps.serve.core import CallDelta, Event, TextDelta, TokenInfo
 from edgedec.apps.serve.tools import BEGIN, END
 from edgedec.runtime.text.thoughts import overlap
 
 _HEAD = re.compile(r'\s*\{\s*"name":\s*"((?:[^"\\]|\\.)*)",\s*"arguments":\s*(?=\{)')
+
+_FENCE = "```"
+_UNMARKED = re.compile(
+    r'(```(?:json)?\s*)?\{\s*"name"\s*:\s*"((?:[^"\\]|\\.)*)"\s*,'
+    r'\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+)
+"""A call as models write it that forget the marks, such as Qwen2.5-Coder and Llama 3."""
+
+_BEGUN = r'\{\s*(?:"(?:n(?:a(?:m(?:e(?:"[^{]{0,200})?)?)?)?)?)?'
+_MAY_BE_UNMARKED = re.compile(
+    rf"(?:`{{1,3}}|```(?:j(?:s(?:on?)?)?)?|```(?:json)?\s*|(?:```(?:json)?\s*)?{_BEGUN})\Z"
+)
+"""What may become one."""
 
 
 class OutputParser:
@@ -20,10 +33,10 @@ class OutputParser:
     Tokens go with the text that shows them; those of calls are left out.
     """
 
-    def __init__(self, index: int, has_calls: bool = False) -> None:
-        """has_calls: calls are looked for."""
+    def __init__(self, index: int, tools: Collection[str] = ()) -> None:
+        """tools: names of those whose calls are looked for."""
         self._index = index
-        self._has_calls = has_calls
+        self._tools = tools
         self._state = "text"
         self._held = ""
         self._tokens: deque[TokenInfo] = deque()
@@ -31,6 +44,8 @@ class OutputParser:
         self._shown: list[TokenInfo] = []
         self._origin = ""
         self._arguments = _Braces()
+        self._end = END
+        self._has_text = False
         self.n_calls = 0
 
     def push(self, text: str, tokens: Sequence[TokenInfo], origin: str = "") -> Iterator[Event]:
@@ -38,7 +53,7 @@ class OutputParser:
         self._held += text
         self._tokens += tokens
         self._origin = origin
-        if not self._has_calls:  # most of the time
+        if not self._tools:  # most of the time
             yield from self._text(len(self._held))
             return
         yield from self._events(is_last=False)
@@ -57,25 +72,52 @@ class OutputParser:
             yield from getattr(self, f"_in_{self._state}")(is_last)
 
     def _in_text(self, is_last: bool) -> Iterator[Event]:
-        if not self._has_calls:
+        if not self._tools:
             yield from self._text(len(self._held))
             return
         if self.n_calls:  # only what separates calls stands behind one
             self._take(len(self._held) - len(self._held.lstrip()))
         n, found = self._place_of(BEGIN, is_last)
+        at, head = self._unmarked(is_last)
+        if 0 <= at <= n:
+            yield from self._text(at)
+            if head is not None:
+                self._take(head.end() - at)
+                yield self._call(head[2], _FENCE if head[1] else "}")
+            return
         yield from self._text(n)
         if found >= 0:
             self._take(len(BEGIN))
             self._state = "call"
 
+    def _unmarked(self, is_last: bool) -> tuple[int, re.Match[str] | None]:
+        """Returns where a call without marks begins, or -1, and its head once that is known.
+
+        One without a fence is all of an answer.
+        """
+        starts = [fence.start() for fence in re.finditer(r"```|`{1,2}\Z", self._held)]
+        blank = len(self._held) - len(self._held.lstrip())
+        if not self._has_text and self._held[blank : blank + 1] == "{":
+            starts.insert(0, blank)
+        for at in starts:
+            head = _UNMARKED.match(self._held, at)
+            if head and head[2] in self._tools:
+                return at, head
+            if not is_last and _MAY_BE_UNMARKED.match(self._held, at):
+                return at, None
+        return -1, None
+
+    def _call(self, name: str, end: str) -> Event:
+        """Returns the event that begins a call. end: what ends it behind its arguments."""
+        self._arguments, self._state, self._end = _Braces(), "arguments", end
+        call_id = f"call_{secrets.token_hex(12)}"
+        self.n_calls += 1
+        return CallDelta(self._index, self.n_calls - 1, "", call_id, name)
+
     def _in_call(self, is_last: bool) -> Iterator[Event]:
         if head := _HEAD.match(self._held):
             self._take(head.end())
-            self._arguments, self._state = _Braces(), "arguments"
-            name = re.sub(r"\\(.)", r"\1", head[1])
-            call_id = f"call_{secrets.token_hex(12)}"
-            yield CallDelta(self._index, self.n_calls, "", call_id, name)
-            self.n_calls += 1
+            yield self._call(re.sub(r"\\(.)", r"\1", head[1]), END)
 
     def _in_arguments(self, is_last: bool) -> Iterator[Event]:
         n = self._arguments.count(self._held)
@@ -86,10 +128,11 @@ class OutputParser:
 
     def _in_end(self, is_last: bool) -> Iterator[Event]:
         yield from ()
-        found = self._held.find(END)
+        found = self._held.find(self._end)
         if found >= 0:
-            rest = self._held[found + len(END) :]
-            self._take(found + len(END) + len(rest) - len(rest.lstrip()))
+            n = found + len(self._end)
+            rest = self._held[n:]
+            self._take(n + len(rest) - len(rest.lstrip()))
             self._state = "text"
 
     def _place_of(self, mark: str, is_last: bool) -> tuple[int, int]:
@@ -111,6 +154,7 @@ class OutputParser:
 
     def _text(self, n: int) -> Iterator[Event]:
         text = self._take(n, is_shown=True)
+        self._has_text |= bool(text.strip())
         if text or self._shown:
             tokens, self._shown = self._shown, []
             yield TextDelta(self._index, text, tokens, self._origin)

@@ -25,7 +25,7 @@ class Prepared:
     """A prompt as an engine takes it.
 
     text: of the prompt, to be echoed; of other prompts than plain ones it is empty.
-    settings: what the prompt adds to those of the request. has_calls: the text may call tools.
+    settings: what the prompt adds to those of the request. tools: names of those that may be called.
     is_answer: the text does not go on from the prompt's, but begins anew.
     """
 
@@ -33,7 +33,7 @@ class Prepared:
     text: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     is_answer: bool = False
-    has_calls: bool = False
+    tools: frozenset[str] = frozenset()
 
 
 def prepare(
@@ -101,7 +101,7 @@ def _chat(
         tokens,
         settings=settings,
         is_answer=not begun,
-        has_calls=bool(prompt.tools),
+        tools=frozenset(tool.name for tool in prompt.tools),
     )
 
 
