@@ -25,7 +25,8 @@ class Prepared:
     """A prompt as an engine takes it.
 
     text: of the prompt, to be echoed; of other prompts than plain ones it is empty.
-    settings: what the prompt adds to those of the request. tools: names of those that may be called.
+    settings: what the prompt adds to those of the request.
+    tools: names of those that may be called.
     is_answer: the text does not go on from the prompt's, but begins anew.
     """
 

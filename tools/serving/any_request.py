@@ -171,9 +171,21 @@ def faults(port: int, rng: random.Random) -> Iterator[str]:
     kind = TypeAdapter(event if is_streamed else answer)
     for piece in pieces(raw) if is_streamed else [raw]:
         try:
-            kind.validate_json(piece)
+            kind.validate_json(without_nulls(piece) if path == "/v1/completions" else piece)
         except ValidationError as error:
             yield f"{path}: {error}\n  {piece[:300]!r}\n  {json.dumps(body)}"
+
+
+def without_nulls(piece: bytes) -> bytes:
+    """Returns an older completion without the nulls that OpenAI sends and its package forgets."""
+    document = json.loads(piece)
+    for choice in document["choices"]:
+        choice["finish_reason"] = choice["finish_reason"] or "stop"
+        for name in ("token_logprobs", "top_logprobs"):
+            if choice["logprobs"] and choice["logprobs"][name]:
+                found = choice["logprobs"][name]
+                choice["logprobs"][name] = [one for one in found if one is not None]
+    return json.dumps(document).encode()
 
 
 def pieces(raw: bytes) -> list[bytes]:

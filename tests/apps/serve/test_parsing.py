@@ -20,7 +20,7 @@ TEXTS = {
     "cut": '<tool_call>\n{"name": "f", "arguments": {"a": [1, ',
     "half": "text <tool_ca",
     "fenced": 'Look:\n```json\n{\n  "name": "f",\n  "arguments": {\n "a": "```"}\n}\n```\n',
-    "fences": '```\n{"name": "f", "arguments": {}}\n```\n```json\n{"name": "f", "arguments": {}}```',
+    "fences": '```\n{"name": "f", "arguments": {}}\n```\n```json{"name":"f","arguments":{}}```',
     "fenced cut": '```json\n{"name": "f", "arguments": {"a": [1, ',
     "bare": '{"name": "f", "parameters": {"a": {}}}',
     "code": 'So:\n```json\n{"name": "g", "arguments": {"a": 1}}\n```\nand ``f``',
