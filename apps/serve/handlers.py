@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -189,6 +190,8 @@ def _embedding(
 
     def work(engine: Engine, is_over: IsOver) -> Any:
         options = body.options_of(engine.embedding)
+        if not prompts:
+            return body.document([], np.zeros((0, 0), np.float32))
         texts = [prompt.text for prompt in prompts]
         tokens = embedding_tokens(engine.loaded, texts, options)
         vectors = engine.embed(tokens, options.pooling, is_over, n_dimensions=options.n_dimensions)

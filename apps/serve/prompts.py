@@ -9,6 +9,7 @@ from typing import Any
 
 from edgedec.apps.serve import tools
 from edgedec.apps.serve.core import AUTO, NONE, REQUIRED, ChatPrompt, InfillPrompt, Prompt, invalid
+from edgedec.apps.serve.role_order import written
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import CONSTRAINTS
 from edgedec.runtime.engine.engine import Engine
@@ -75,7 +76,8 @@ def n_chat_tokens(engine: Engine, prompt: ChatPrompt) -> int:
 def chat_text(engine: Engine, prompt: ChatPrompt) -> str:
     """Returns the text that the chat template makes of a conversation."""
     prompt, begun = _without_begun(_with_choice(prompt))
-    text = engine.encoder.render(*_template_input(engine, prompt), prompt.variables)
+    messages, described = _template_input(engine, prompt)
+    text = written(lambda ms: engine.encoder.render(ms, described, prompt.variables), messages)
     return text + _end_of_thought(engine.encoder, text, prompt, begun) + begun
 
 
@@ -89,7 +91,9 @@ def _chat(
             "has begun cannot follow one; leave out one of them"
         )
     messages, described = _template_input(engine, prompt)
-    tokens, rendered = encoder.encode_conversation(messages, described, prompt.variables)
+    tokens, rendered = written(
+        lambda ms: encoder.encode_conversation(ms, described, prompt.variables), messages
+    )
     if end := _end_of_thought(encoder, rendered, prompt, begun):
         tokens += encoder.encode_marks(end)
     if begun:

@@ -91,19 +91,19 @@ class EmbedBody(Body):
     """
 
     model: str
-    input: str | list[str]
+    input: str | list[str] = ""
     truncate: bool | None = None
     dimensions: Annotated[int, Field(ge=0)] | None = None
     keep_alive: str | float | None = None
     options: Options | None = None
 
     def prompts(self) -> list[TextPrompt]:
-        """Returns the texts.
+        """Returns the texts; none where the model is to be loaded alone, as in Ollama.
 
         Raises:
-            ServeError: There are none, or too many.
+            ServeError: There are too many.
         """
-        return text_prompts(self.input, MAX_TEXTS)
+        return text_prompts(self.input, MAX_TEXTS) if self.input else []
 
     def options_of(self, stated: EmbeddingConfig | None) -> EmbeddingOptions:
         """Returns how a model becomes the texts' vectors. stated: what the model says of it.
@@ -134,13 +134,13 @@ class OldEmbedBody(Body):
     others: ClassVar[Others] = rows.OLD_EMBED
 
     model: str
-    prompt: str
+    prompt: str = ""
     keep_alive: str | float | None = None
     options: Options | None = None
 
     def prompts(self) -> list[TextPrompt]:
-        """Returns the text."""
-        return [TextPrompt(self.prompt)]
+        """Returns the text, or none where the model is to be loaded alone."""
+        return [TextPrompt(self.prompt)] if self.prompt else []
 
     def options_of(self, stated: EmbeddingConfig | None) -> EmbeddingOptions:
         """Returns how a model becomes the text's vector; a long text is cut, as in Ollama."""

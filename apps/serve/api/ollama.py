@@ -32,6 +32,7 @@ from edgedec.apps.serve.api.openai_chat import AnyTool, token_infos
 from edgedec.apps.serve.api.thinking import Thinking
 from edgedec.apps.serve.core import (
     Answer,
+    Call,
     CallDelta,
     ChatPrompt,
     Choice,
@@ -237,10 +238,15 @@ def _chat_part(choice: Choice) -> dict[str, Any]:
         message["thinking"] = choice.reasoning
     if choice.calls:
         message["tool_calls"] = [
-            {"function": {"name": call.name, "arguments": call_arguments(call.arguments)}}
-            for call in choice.calls
+            {"id": call.id, "function": _called(index, call)}
+            for index, call in enumerate(choice.calls)
         ]
     return {"message": message, **_logprobs(choice)}
+
+
+def _called(index: int, call: Call) -> dict[str, Any]:
+    arguments = call_arguments(call.arguments)
+    return {"index": index, "name": call.name, "arguments": arguments}
 
 
 def _logprobs(choice: Choice) -> dict[str, Any]:

@@ -374,7 +374,7 @@ def whole(reply: AnswerHead, model: str, answer: Answer) -> Document:
 
 
 def _answer_message(choice: Choice) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": choice.text}
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
     if choice.reasoning:
         message["reasoning_content"] = choice.reasoning
     if choice.calls:

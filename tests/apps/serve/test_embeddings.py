@@ -103,6 +103,12 @@ def test_what_ollama_s_requests_cannot_have_is_refused_by_name(
     assert answer["error"].startswith(f"{name}: ")
 
 
+def test_without_a_text_ollama_s_requests_load_the_model(server: Any) -> None:
+    client = ollama.Client(host=server.url)
+    assert client.embed("smollm2", "").embeddings == client.embed("smollm2", []).embeddings == []
+    assert client.embeddings("smollm2", "").embedding == []
+
+
 def test_what_changes_nothing_about_vectors_is_taken(
     server: Any, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
