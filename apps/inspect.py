@@ -90,7 +90,16 @@ def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
         "written by": f"edgedec {manifest.edgedec_version}, schema {manifest.schema_version}",
         "stop tokens": ", ".join(map(str, manifest.stop_token_ids)) or "none",
     }
-    facts["methods"] = ", ".join(_methods(manifest))
+    if not manifest.target.config.is_embedder:
+        facts["methods"] = ", ".join(_methods(manifest))
+    if (embedding := manifest.embedding) is not None:
+        size = embedding.size(manifest.target.config.hidden_size)
+        facts["vectors"] = f"{size} numbers, pooling {embedding.pooling}"
+        prompts = (
+            f"{name} (default)" if name == embedding.default_prompt else name
+            for name in embedding.prompts
+        )
+        facts["prompts"] = ", ".join(prompts) or "none"
     verified = manifest.verification
     facts |= _verified({key: value for key, value in verified.items() if key != "draft"})
     out.print(_facts(facts))

@@ -84,6 +84,7 @@ def seed(
         if not folder.is_dir():
             raise ConfigError(f"got {folder}, expected a folder of text or code to read")
     manifest = read_manifest(bundle)
+    manifest.check_writes()
     sha256 = tokenizer_sha256(manifest)
     encode = Tokenizer.load(bundle / TOKENIZER_NAME).encode_many
     opened = NgramStore.open(file, sha256, None if max_mb is None else max_mb * 10**6)

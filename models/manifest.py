@@ -92,6 +92,13 @@ class BundleManifest:
         names = (name for name, entry in self.models.items() if entry.kind == DRAFT_MODEL)
         return next(names, None)
 
+    def check_writes(self) -> None:
+        """Raises a ConfigError where the target model is an encoder, which writes no texts."""
+        if self.target.config.is_embedder:
+            raise ConfigError(
+                f"{self.name} makes vectors of texts and writes none: use a model that writes"
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON-ready fields that `from_dict` reads back."""
         fields = dataclasses.asdict(self)

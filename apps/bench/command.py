@@ -248,6 +248,7 @@ def bench_passes(
     tests = passes.tests()
     draw = find_plotter("bench.plot", printing.plot)
     manifest = read_manifest(bundle)
+    manifest.check_writes()
     outcome = run_bench(bundle, manifest, tests, plan, rivals)
     if outcome.measurement.noisy() and not printing.allow_noise:
         raise EdgedecError(refusal(outcome.measurement))

@@ -128,6 +128,7 @@ def bench_prompts(
     names = parse_methods(options.methods or "plain,auto")
     prompts = read_prompts(options.prompts, options.category_key, options.per_category)
     manifest = read_manifest(bundle)
+    manifest.check_writes()
     if options.draft is None and manifest.draft_name is None:
         _refuse_draft(names)
     if options.store is None:

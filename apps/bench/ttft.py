@@ -94,6 +94,7 @@ class TtftJob:
 def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing) -> None:
     """Measures first tokens and prints what was found."""
     manifest = read_manifest(bundle)
+    manifest.check_writes()
     text, maps = _checked(asked, printing, manifest)
     lengths, n_new = parse_counts(asked.ttft, "", "--ttft"), asked.answer_tokens or 64
     context = max(lengths) + n_new

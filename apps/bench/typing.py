@@ -66,6 +66,7 @@ def bench_typing(
     """Types passages of files, in turn under each method, and prints what that came to."""
     draw = find_plotter("bench.typing_plot", printing.plot)
     manifest = read_manifest(bundle)
+    manifest.check_writes()
     passages = read_passages(asked.typing or [], asked.typed_keys or N_KEYS)
     configs = _configs(asked)
     least = configs[0].min_probability

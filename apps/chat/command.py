@@ -76,6 +76,7 @@ def chat(
     with ProgressBars(count_amount) as bars:
         engine = loading.load(bundle, bars.report, prefix_cache, store, overlap, prefix_disk)
     with engine:
+        engine.loaded.check_writes()
         if not engine.has_chat_template:
             raise ConfigError(
                 "this model has no chat template: `edgedec run --raw` has it continue a text"

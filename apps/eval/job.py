@@ -331,6 +331,7 @@ def make_job(
     settled = dataclasses.replace(request, method=None, temperature=temperature)
     wanted = settled.make_request(base)
     manifest = read_manifest(bundle)
+    manifest.check_writes()
     default = PLAIN if is_read else str(manifest.defaults.get("method", PLAIN))
     swept = chosen or list(GRID)
     texts = [*references_of(swept), *swept] if what.frontier else chosen or [default]

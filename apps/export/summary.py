@@ -39,6 +39,11 @@ def show(done: ExportReport) -> None:
                 f"the same first choice on {result['top1_agreement']:.0%} of "
                 f"{result['n_tokens']} tokens"
             )
+        if "min_cosine" in result:
+            note(
+                f"{role} verified against the float32 reference: cosine of hidden states "
+                f"{result['min_cosine']:.7f} or more on {result['n_tokens']} tokens"
+            )
         if weights := result.get("weights"):
             note(
                 f"{role} weights: all {weights['n_matrices']} matrices and {weights['n_vectors']} "

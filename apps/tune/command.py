@@ -144,6 +144,7 @@ def _tune_pair(
     prompts = read_prompts(what.prompts or (), None, what.per_category)
     deadline_s = time.monotonic() + 60 * what.minutes
     manifest = read_manifest(bundle)
+    manifest.check_writes()
     bars = ProgressBars(count_amount, has_lines=True)
     with bars, loading.load(bundle, bars.report) as engine:
         pair = _pair(engine)

@@ -31,7 +31,11 @@ from edgedec.export.checkpoints.published import (
     usable,
 )
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
-from edgedec.export.checkpoints.sentence_files import PublishedEmbedding, read_sentence_files
+from edgedec.export.checkpoints.sentence_files import (
+    MODULES,
+    PublishedEmbedding,
+    read_sentence_files,
+)
 from edgedec.export.checkpoints.stored_matrices import (
     Fp4Experts,
     QuantisedMatrix,
@@ -288,7 +292,8 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
                 self._tensors = with_shared_embedding(self._tensors)
             shapes = {stored: tensor.shape for stored, tensor in self._tensors.items()}
             ignorable = unused_biases(self._tensors)
-            fields = with_found(self._fields, self._tensors, ignorable)
+            makes_vectors = (folder / MODULES).is_file()
+            fields = with_found(self._fields, self._tensors, ignorable, makes_vectors)
             generation = read_fields(folder, "generation_config.json", is_optional=True)
             suppressed = read_suppressed(generation, "suppress_tokens")
             self.config = family.read_hf(fields).without(suppressed)

@@ -106,18 +106,25 @@ def with_single_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, Stored
     return found
 
 
-def with_found(fields: Fields, tensors: Mapping[str, Stored], unused: Collection[str]) -> Fields:
+def with_found(
+    fields: Fields,
+    tensors: Mapping[str, Stored],
+    unused: Collection[str],
+    may_lack_head: bool = False,
+) -> Fields:
     """Returns ``fields`` with what the stored weights say.
 
     A head that differs from the embedding is none that is tied to it, whatever config.json states,
     and one that is missing is tied where nothing is stated.
+
+    may_lack_head: a missing head is tied in any case, since nobody reads it: of embedding models.
     """
     is_tied = fields.optional(_TIE, fields.flag)
     if HEAD in tensors and is_tied:
         names = (SHARED, *(f"model.{stem}" for stem in _STEMS))
         embedding = next((tensors[name] for name in names if name in tensors), None)
         is_tied = _are_equal(tensors[HEAD], embedding)
-    elif is_tied is None:
+    elif is_tied is None or may_lack_head:
         is_tied = HEAD not in tensors
     has_o_bias = any(n.endswith("self_attn.o_proj.bias") for n in tensors if n not in unused)
     values = {**fields.values, _TIE: is_tied, HAS_O_BIAS: has_o_bias}

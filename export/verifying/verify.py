@@ -49,7 +49,8 @@ def verify_logits(
         tokens of KL(reference || graph); ``tree_max_abs_error``, rows of a tree against the same
         rows as a chain, if it ``runs_trees``; ``largest_kv``, the largest key or value of the
         reference; ``row_gap``, the largest difference of a logit
-        between rows alone and together, if it ``has_gap``.
+        between rows alone and together, if it ``has_gap``. Of an embedding model ``min_cosine`` of
+        hidden states stands in place of what concerns logits.
     """
     tokens = verification_tokens(source.config)
     reference = ReferenceModel(source)
@@ -58,6 +59,8 @@ def verify_logits(
     expected = reference.forward(tokens).logits.astype(np.float32)
     logits = runner.run(tokens, range(-1, N_TOKENS - 1))
     found = compare_logits(logits, expected)
+    if source.config.is_embedder:
+        found = _of_hidden_states(found, logits, expected)
     found["largest_kv"] = reference.largest_kv()
     if runs_trees:
         found["tree_max_abs_error"] = _tree_error(runner, tokens, logits)
@@ -122,6 +125,14 @@ def compare_logits(logits: Logits, expected: Logits) -> dict[str, Any]:
         "top1_agreement": float(np.mean(logits.argmax(-1) == expected.argmax(-1))),
         "kl_nats": float(kl_nats.mean()),
     }
+
+
+def _of_hidden_states(found: dict[str, Any], rows: Logits, expected: Logits) -> dict[str, Any]:
+    """Returns ``found`` for rows that are no logits: with the lowest cosine, ``min_cosine``."""
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(expected, axis=1)
+    cosines = np.sum(rows * expected, axis=1) / np.maximum(lengths, MIN_SPREAD)
+    kept = {key: found[key] for key in found if key not in ("kl_nats", "top1_agreement")}
+    return {**kept, "min_cosine": float(cosines.min())}
 
 
 def _tree_error(runner: GraphRunner, tokens: Sequence[int], chain_logits: Logits) -> float:

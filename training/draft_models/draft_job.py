@@ -89,6 +89,7 @@ def train_bundle_draft(
     options = job.options
     check_destination(job.output, options.force)
     manifest = read_manifest(job.bundle)
+    manifest.check_writes()
     training = TrainingPlan(
         options.epochs, 1, learning_rate=options.learning_rate, seed=options.seed
     )

@@ -130,6 +130,7 @@ def train_bundle_head(
     options = job.options
     check_destination(job.output, options.force)
     manifest = read_manifest(job.bundle)
+    manifest.check_writes()
     plan = _plan(job, manifest)
     layers = _checked_layers(manifest.target, job)
     _check_head(job, manifest)

@@ -70,6 +70,7 @@ def train_own_maps(
         ConfigError: The bundle cannot have such maps, or the corpus is too small.
     """
     manifest = read_manifest(job.bundle)
+    manifest.check_writes()
     chosen = _checked_exit(manifest, exit_layer)
     config = manifest.target.config
     with load(job.bundle, EngineOptions(threads=job.threads, draft=False)) as engine:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer, models, processors
 
 from edgedec import Engine, EngineOptions, load
 from edgedec.export.config import ExportConfig
@@ -23,7 +24,7 @@ from edgedec.models.errors import (
     SessionError,
 )
 from edgedec.models.manifest import read_manifest
-from tests.tiny_encoder import CONTEXT, PROMPTS, torch, wordpiece, write_encoder
+from tests.tiny_encoder import CONTEXT, PROMPTS, torch, transformers, wordpiece, write_encoder
 
 Vectors = npt.NDArray[np.float32]
 
@@ -107,6 +108,53 @@ def test_dense_matrices_and_fewer_dimensions(tmp_path: Path) -> None:
     second = first @ weights[1]["linear.weight"].T
     np.testing.assert_allclose(found, _unit(second), atol=1e-5)
     np.testing.assert_allclose(few, _unit(second[:, :5]), atol=1e-5)
+
+
+QWEN_PROMPTS = {"query": "Instruct: find\nQuery:", "document": ""}
+
+
+def write_decoder(folder: Path) -> Any:
+    """Writes a tiny Qwen3 whose texts end with a token, as Qwen3-Embedding has it."""
+    torch.manual_seed(7)
+    config = transformers.Qwen3Config(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, head_dim=8,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    model = transformers.Qwen3Model(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    write_encoder(folder, "lasttoken", QWEN_PROMPTS)
+    model.save_pretrained(folder)
+    words = {chr(32 + i): i for i in range(95)} | {"\n": 95, "<|endoftext|>": 96}
+    tokenizer = Tokenizer(models.BPE(words, []))
+    ends = [("<|endoftext|>", 96)]
+    tokenizer.post_processor = processors.TemplateProcessing("$A <|endoftext|>", None, ends)
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return model
+
+
+@pytest.mark.parametrize("target", ["portable", "cpu"])
+def test_a_decoder_with_pooling_files(tmp_path: Path, target: str) -> None:
+    """Its texts end with their token, whose hidden state is the vector; it can still write."""
+    model = write_decoder(tmp_path / "m")
+    texts, prompt = ["Bread needs flour.", "", "<|endoftext|>"], QWEN_PROMPTS["query"]
+    with load(made(tmp_path / "m", tmp_path / "b", target), EngineOptions(threads=2)) as engine:
+        found = [engine.embed(texts), engine.embed(texts, prompt_name="query")]
+        cut = engine.embed(["a" * 100], most_tokens=10)
+        assert engine.generate("Bread", max_new_tokens=3, ignore_eos=True).n_new_tokens == 3
+    atol = 1e-5 if target == "portable" else 2e-3  # the latter's KV cache has halves
+    for vectors, before in zip(found, ("", prompt), strict=True):
+        for vector, text in zip(vectors, texts, strict=True):
+            ids = [95 if c == "\n" else ord(c) - 32 for c in before + text]
+            np.testing.assert_allclose(vector, _last_of(model, [*ids, 96]), atol=atol)
+    np.testing.assert_allclose(cut[0], _last_of(model, [65] * 9 + [96]), atol=atol)
+
+
+def _last_of(model: Any, ids: list[int]) -> Vectors:
+    with torch.inference_mode():
+        last = model(torch.tensor([ids])).last_hidden_state[0, -1].numpy()
+    return np.asarray(last / np.linalg.norm(last))
 
 
 def _plain(text: str) -> list[int]:
