@@ -3,7 +3,8 @@
 Sources: ggml-org/llama.cpp ``src/llama-vocab.cpp`` (MIT): which names mean which expressions;
 tokenizer.json of openai-community/gpt2, HuggingFaceTB/SmolLM2-135M-Instruct,
 Qwen/Qwen2.5-Coder-0.5B-Instruct, meta-llama/Meta-Llama-3-8B, microsoft/Phi-4-mini-instruct,
-mistralai/Mistral-Nemo-Base-2407 and deepseek-ai/DeepSeek-V3: the expressions.
+mistralai/Mistral-Nemo-Base-2407 and deepseek-ai/DeepSeek-V3, and moonshotai/Moonlight-16B-A3B's
+``tokenization_moonshot.py``: the expressions.
 """
 
 from __future__ import annotations
@@ -108,6 +109,21 @@ def _marked(others: str) -> str:
     return rf"{words}| ?[\p{{P}}\p{{S}}]+{others}|{_BLANKS}"
 
 
+def _counted_from_behind(digit: str) -> str:
+    """Returns the expression of digits in threes, of which the first group may be shorter."""
+    return rf"{digit}{{1,3}}(?=(?:{digit}{{3}})*(?!{digit}))"
+
+
+def _cased_beside_han() -> str:
+    """Returns the expression of Kimi, which keeps runs of Han apart from other letters."""
+    words = _cased(contractions=f"{_CONTRACTIONS}?", digits="{1,3}").replace(
+        "[\\r\\n/]", "[\\r\\n]"
+    )
+    for letters in (_UPPER, _LOWER):
+        words = words.replace(f"[{letters}]", rf"[{letters}&&[^\p{{Han}}]]")
+    return rf"\p{{Han}}+|{words}"
+
+
 _GPT2 = PreTokenizer(ends_as_gpt2=True)
 _DIGITS = PreTokenizer((r"\p{N}",), ends_as_gpt2=True)
 _LLAMA3_SPLIT, _QWEN2_SPLIT = _worded("{1,3}"), _worded("")
@@ -125,6 +141,13 @@ _MARKS_OF_DEEPSEEK = r"[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f
 _SENTENCES = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+"
 _HAN_HANGUL = r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+"
 
+_SCRIPTS_OF_AFMOE = (
+    r"[\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{f900}-\x{faff}\x{3040}-\x{30ff}\x{ff65}-\x{ff9f}"
+    r"\x{2f00}-\x{2fdf}\x{e40}-\x{eff}\x{1780}-\x{17ff}\x{1000}-\x{109f}\x{aa60}-\x{aa7f}"
+    r"\x{a9e0}-\x{a9ff}\x{ac00}-\x{d7af}\x{1100}-\x{11ff}]+"
+)
+"""Scripts without blanks between words, and Hangul."""
+
 CHARACTERS = PreTokenizer((r"[^\n]+|\n+",), keeps_characters=True, adds_bos=True)
 """Of files whose ``tokenizer.ggml.model`` is ``gemma4``, whatever ``tokenizer.ggml.pre`` says."""
 
@@ -136,15 +159,15 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     **dict.fromkeys(
         ("gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4",
          "granite-docling", "gigachat", "a.x-4.0", "mellum", "modern-bert", "jina-es", "jina-de",
-         "jina-v2-es", "jina-v2-de"), _GPT2
+         "jina-v2-es", "jina-v2-de", "jina-v1-en", "jina-v2-code", "roberta-bpe"), _GPT2
     ),
     **dict.fromkeys(
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",
          "mellum2"), _DIGITS
     ),
     **dict.fromkeys(
-        ("llama-bpe", "llama-v3", "llama3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
-        _LLAMA3,
+        ("llama-bpe", "llama-v3", "llama3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+         "jina-v5-nano"), _LLAMA3,
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer((_LLAMA3_SPLIT,))),
     **dict.fromkeys(("glm4", "glm5"), PreTokenizer((_LLAMA3_SPLIT,), takes_whole_pieces=True)),
@@ -171,6 +194,18 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
         rf"{_CONTRACTIONS}|{_BEFORE_WORD}(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
         rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?|\s*[\r\n]|{_BLANKS}",)),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _GPT4O),
+    "granite-embed-multi-97m": PreTokenizer(_GPT4O.splits, takes_whole_pieces=True),
+    **dict.fromkeys(("tiny_aya", "cohere2moe"), PreTokenizer(
+        (_counted_from_behind(r"\p{N}"), *_GPT4O.splits))),
+    "youtu": PreTokenizer((
+        r"[\x{ac00}-\x{d7a3}\x{3131}-\x{318e}]+"
+        r"|[\x{ff01}\x{2026}\x{201c}\x{201d}\x{2018}\x{2019}\x{2014}\x{ff1a}\x{ff1b}\x{ff0c}"
+        r"\x{3001}-\x{303f}\x{fe30}-\x{fe4f}]+|[\x{3105}-\x{312f}]+|" + _HAN_KANA,
+        _cased(contractions=f"{_CONTRACTIONS}?")), takes_whole_pieces=True),
+    "kimi-k2": PreTokenizer((_cased_beside_han(),)),
+    "afmoe": PreTokenizer((
+        _counted_from_behind(r"\p{N}"), _SCRIPTS_OF_AFMOE,
+        _marked(r"[\r\n]*|\s*[\r\n]+"))),
     "tekken": PreTokenizer((_cased(),), takes_whole_pieces=True, adds_bos=True),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _DEEPSEEK3),
     "spark2_5": PreTokenizer((*_DEEPSEEK3.splits[:2], _marked(r"|[\r\n]"), r"\p{N}")),

@@ -90,7 +90,7 @@ def emit_with_optimum(model: OptimumModel) -> None:
     if (model.config.context or 0) > longest:
         raise ConfigError(
             f"context {model.config.context} is more than the {longest} positions "
-            f"{published.name} was trained for; ask for fewer"
+            f"{published.name} was trained for; use a smaller --context"
         )
     model.verification = written.verification
     model.entry = ModelEntry(

@@ -66,12 +66,12 @@ def configure(model: RecipeModel) -> None:
     if model.context > config.max_positions:
         raise ConfigError(
             f"context {model.context} is more than the {config.max_positions} positions "
-            f"{model.source.name} was trained for; ask for fewer"
+            f"{model.source.name} was trained for; use a smaller --context"
         )
     if model.context < N_TOKENS:
         raise ConfigError(
             f"context {model.context} is less than the {N_TOKENS} tokens that graphs are verified "
-            "on; ask for more"
+            "on; use a larger --context"
         )
     if config.rope_scaling.kind == "longrope":
         # Which of the two lists of factors is right depends on how long texts may become.

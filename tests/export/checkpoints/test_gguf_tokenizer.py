@@ -203,7 +203,7 @@ def test_llama3_adds_bos_unless_it_says_otherwise(make_gguf: Any) -> None:
     ("metadata", "words"),
     [
         ({"model": "plamo2"}, ["tokenizer model 'plamo2'", "gpt2", "llama and t5", "Hugging Face"]),
-        ({"pre": "afmoe"}, ["pre-tokenizer 'afmoe'", "qwen2", "smollm"]),
+        ({"pre": "chameleon"}, ["pre-tokenizer 'chameleon'", "qwen2", "smollm"]),
     ],
 )
 def test_unknown_tokenizers_are_named(
