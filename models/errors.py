@@ -42,7 +42,7 @@ class SessionError(EdgedecError):
     """A request cannot be served."""
 
 
-LARGER_CONTEXT = "a larger context: load with up to the bundle's own, or export with more"
+LARGER_CONTEXT = "a larger --context: up to the bundle's own, or export with a larger one"
 """What a text needs that does not fit. Loading with more than the bundle's own is refused."""
 
 

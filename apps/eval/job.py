@@ -32,7 +32,7 @@ from edgedec.apps.eval.tries import BEST_OF, ITERATE, NEED_TESTS, Tries, parse_t
 from edgedec.apps.eval.work import Engines, Work
 from edgedec.apps.options import common as options
 from edgedec.apps.options.text_files import stated_text
-from edgedec.models.errors import ConfigError
+from edgedec.models.errors import LARGER_CONTEXT, ConfigError
 from edgedec.models.kv_maps import own_maps
 from edgedec.models.manifest import MANIFEST_NAME, TOKENIZER_NAME, BundleManifest, read_manifest
 from edgedec.runtime.backends import open_model, release_model
@@ -446,7 +446,8 @@ def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
     stride = job.what.stride or window // 2
     if window > job.context:
         raise ConfigError(
-            f"--window is {window}, expected at most {job.context}, the context there is"
+            f"--window is {window}, expected at most the context, {job.context}: "
+            f"ask for less, or use {LARGER_CONTEXT}"
         )
     engines = Engines(lambda models: job.open(models, window), stack)
     opening = job.manifest.opening_token_ids

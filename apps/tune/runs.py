@@ -123,7 +123,7 @@ def _record(
         if len(text) > draft.context:
             raise ConfigError(
                 f"{name}: prompt and output have {len(text)} tokens, the draft model's context "
-                f"{draft.context}: leave it out, or export with a larger context"
+                f"{draft.context}: leave it out, or export with a larger --context"
             )
         if len(result.token_ids) > 1:
             state.traces[name] = Trace.record(text, len(prompt), target, draft)

@@ -218,7 +218,7 @@ def _check_room(n_bytes: int) -> None:
 
 def _no_room(n_bytes: int) -> SessionError:
     return SessionError(
-        f"there is no room for a KV cache of {n_bytes} bytes: load with a smaller context"
+        f"there is no room for a KV cache of {n_bytes} bytes: use a smaller --context"
     )
 
 

@@ -358,6 +358,6 @@ def _chosen_context(context: int | None, entry: ModelEntry) -> int:
     if context is not None and context > entry.context:
         raise ConfigError(
             f"context is {context}, the bundle was exported for {entry.context}: ask for less, or "
-            "export with a larger context"
+            "export with a larger --context"
         )
     return context or entry.context

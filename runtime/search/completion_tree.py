@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from edgedec.models.errors import SessionError
+from edgedec.models.errors import LARGER_CONTEXT, SessionError
 from edgedec.runtime.config.suggestion import SuggestConfig
 from edgedec.runtime.decoding.switching.policy import Signal
 from edgedec.runtime.decoding.switching.stop_rule import StopRule
@@ -97,7 +97,8 @@ def find_completions(
     if needed > sequence.context:
         raise SessionError(
             f"{config.k} suggestions of {config.n_tokens} tokens need {needed} positions, the "
-            f"context has {sequence.context}: ask for fewer or shorter ones"
+            f"context has {sequence.context}: ask for fewer or shorter ones, or use "
+            f"{LARGER_CONTEXT}"
         )
     try:
         return (yield from _grow(sequence, anchor, config, on_progress))

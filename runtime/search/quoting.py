@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from edgedec.models.errors import ConfigError, SessionError
+from edgedec.models.errors import LARGER_CONTEXT, ConfigError, SessionError
 from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import check_count, check_progress
 from edgedec.runtime.engine.lending import Lending
@@ -135,7 +135,7 @@ class _Asking:
             raise SessionError(
                 f"the question leaves {max(0, most)} tokens of a context of {self._loaded.context} "
                 f"for the text, expected at least {4 * self._max_tokens}: ask a shorter "
-                "question, or for shorter quotes"
+                f"question, or for shorter quotes, or use {LARGER_CONTEXT}"
             )
         return list(cut(self._loaded.tokenizer, text, most, 2 * self._max_tokens))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models.errors import SessionError
+from edgedec.models.errors import LARGER_CONTEXT, SessionError
 from edgedec.models.fields import shown
 
 TOKEN_AXIS = 2
@@ -140,8 +140,7 @@ def check_tokens(state: SessionState, known: Sequence[int], context: int, n_ids:
     """
     if len(state.tokens) > context:
         raise SessionError(
-            f"the state has {len(state.tokens)} tokens, the context {context}: load with a larger "
-            "context"
+            f"the state has {len(state.tokens)} tokens, the context {context}: use {LARGER_CONTEXT}"
         )
     if not all(0 <= token < n_ids for token in state.tokens):
         raise SessionError(

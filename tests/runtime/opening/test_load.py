@@ -176,7 +176,7 @@ def test_a_context_without_room_is_refused(smollm2_bundle: Path, tmp_path: Path)
     restate(bundle, change)
     with (
         edgedec.load(bundle) as engine,
-        pytest.raises(edgedec.SessionError, match=r"no room for a KV cache.* smaller context"),
+        pytest.raises(edgedec.SessionError, match=r"no room for a KV cache.* smaller --context"),
     ):
         engine.generate("hi", GREEDY)
 

@@ -170,7 +170,7 @@ def test_another_model_names_both(path: Path) -> None:
 
 @pytest.mark.robustness
 def test_another_context_vocabulary_or_kv_format(path: Path) -> None:
-    assert "larger context" in refused(path, {"target": replace(WANTED, context=4)})
+    assert "larger --context" in refused(path, {"target": replace(WANTED, context=4)})
     assert "holds token 9" in refused(path, {"target": replace(WANTED, vocab_size=9)})
     assert "more than 50 bytes" in refused(path, {"target": replace(WANTED, max_row_nbytes=10)})
     layout = {**state().layout, "keys": ("<f4", (2, 3, 4))}
