@@ -290,7 +290,6 @@ def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int
         if is_changed and flags["normalized"] and not added[content]["normalized"]:
             # The library goes on finding it in text as it was.
             earlier += [added[content]] if was_special else []
-            flags = flags if was_special else added[content]
         added[content] = {"id": token_id, "content": content, **flags, "special": is_special}
     both = [*earlier, *added.values()]
     document["added_tokens"] = sorted(both, key=lambda token: int(token["id"]))
