@@ -34,6 +34,7 @@ PAIRED_MARKS = ("<think>", "</think>", *chain.from_iterable(_PAIRS))
 _WRAPPERS = (("<response>", "</response>"), ("<answer>", "</answer>"))
 _STEPS = ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")
 _TAG = re.compile(r"</((?:[a-z]+[:_])?(?:think|thinking|thought|reasoning))>")
+_CHANNELS = ("analysis", "commentary", "final")
 _NO_TOOLS = ("user", "assistant", "all")  # recipients of messages
 _TAIL = 64  # characters of a prompt in which a thought may have begun
 
@@ -145,6 +146,7 @@ class ThoughtSplitter:
         self.state: State = state
         self._held = ""
         self._call = ""  # arguments so far
+        self._has_ended = False  # a part did
         self._special = special
         self._is_fresh = state == "thought"  # line breaks mean nothing here
         self._pairs = [(marks.begin, marks.end), *marks.others]
@@ -197,7 +199,7 @@ class ThoughtSplitter:
         if self._marks.header is not None:
             yield from self._start_of_part(head, is_last)
             return
-        wanted = [*(begin for begin, _ in self._pairs), *self._anywhere]
+        wanted = [*(begin for begin, _ in self._pairs), self._marks.end, *self._anywhere]
         if pair := next((pair for pair in self._pairs if head.startswith(pair[0])), None):
             n = len(self._held) - len(head) + len(pair[0])
             yield "mark", self._take(n)
@@ -206,6 +208,9 @@ class ThoughtSplitter:
             ]
             self._marks = replace(self._marks, begin=pair[0], end=pair[1])
             self.state, self._is_fresh = "thought", True
+        elif head.startswith(self._marks.end):  # of a thought that did not begin
+            yield "mark", self._take(len(self._held) - len(head) + len(self._marks.end))
+            self.state, self._is_fresh = "text", True
         elif any(head.startswith(mark) for mark in self._anywhere):
             if head != self._held:
                 yield "mark", self._take(len(self._held) - len(head))
@@ -215,10 +220,11 @@ class ThoughtSplitter:
 
     def _start_of_part(self, head: str, is_last: bool) -> Iterator[tuple[Kind, str]]:
         """Sees whether a part begins with its recipient, with its channel, or with neither."""
-        wanted = ["to=", *self._anywhere]
+        openings = ("to=", *(_CHANNELS if self._has_ended else ()))
+        wanted = [*openings, *self._anywhere]
         if head.startswith(tuple(wanted)):
             yield "mark", self._take(len(self._held) - len(head))
-            self.state = "header" if head.startswith("to=") else "text"
+            self.state = "header" if head.startswith(openings) else "text"
         elif is_last or not any(mark.startswith(head) for mark in wanted):
             self.state = "text"
 
@@ -239,7 +245,7 @@ class ThoughtSplitter:
             self.state, self._call = "call", ""
             return
         channel = next((word for word in words if not word.startswith("to=")), "")
-        self.state = "thought" if channel in _THOUGHT_PARTS else "text"
+        self.state = "thought" if channel.startswith(_THOUGHT_PARTS) else "text"
         self._is_fresh = True
 
     def _words(self, header: str) -> list[str]:
@@ -310,6 +316,8 @@ class ThoughtSplitter:
             is_over = self.state == "thought"
             self._is_fresh = self._is_fresh or is_over
             self.state = "wrapper" if is_over and self._marks.wrapper else "text"
+            if self._marks.header is not None:  # some models leave out what begins the next part
+                self.state, self._has_ended = "start", True
         elif self._marks.header is not None and mark in self._marks.left_out[:2]:
             self.state = "start"
 

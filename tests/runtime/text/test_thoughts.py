@@ -79,6 +79,32 @@ FORMATS = {
         '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"city": "U',
         ("", '<tool_call>{"name": "f", "arguments": {"city": "U'),
     ),
+    "gpt-oss, no mark before the next part": (
+        HARMONY,
+        "",
+        "<|channel|>analysis<|message|>Hm.<|end|>commentary to=functions.get_weather json"
+        '<|message|>{"city": "Ulm"}<|call|>',
+        ("Hm.", CALL),
+    ),
+    "gpt-oss, an odd channel": (
+        HARMONY,
+        "",
+        "<|channel|>analysis\u2013\u2013commentary<|message|>Hm.<|end|><|start|>assistant<|channel|>"
+        "final<|message|>Hello",
+        ("Hm.", "Hello"),
+    ),
+    "gpt-oss, text behind a part": (
+        HARMONY,
+        "",
+        "<|channel|>analysis<|message|>Hm.<|end|>Hello",
+        ("Hm.", "Hello"),
+    ),
+    "qwen3, only the end of a thought": (
+        [],
+        "{{ '</think>' }}",
+        "</think>\n\nHello",
+        ("", "Hello"),
+    ),
     "gpt-oss, to= in a text": (HARMONY, "", "to be", ("", "to be")),
     "medgemma": (
         ["<unused94>", "<unused95>"],
