@@ -28,7 +28,7 @@ from edgedec.apps.serve.api.fields import (
     harmless,
     read_body,
 )
-from edgedec.apps.serve.api.openai_chat import AnyTool, token_infos
+from edgedec.apps.serve.api.openai_chat import AnyTool, offered_tools, token_infos
 from edgedec.apps.serve.api.thinking import Thinking
 from edgedec.apps.serve.core import (
     Answer,
@@ -46,7 +46,6 @@ from edgedec.apps.serve.core import (
     ServeError,
     TextDelta,
     TextPrompt,
-    Tool,
     invalid,
 )
 from edgedec.apps.serve.model_registry import Offer
@@ -166,8 +165,7 @@ def read_chat(data: bytes, reply: AnswerHead) -> ParsedRequest:
         ServeError: The body makes no sense.
     """
     body = read_body(ChatBody, data)
-    functions = [tool.function for tool in body.tools or () if tool.function is not None]
-    tools = [Tool(f.name, f.description or "", f.parameters or {}) for f in functions]
+    tools = offered_tools(body.tools)
     messages = [_message(message) for message in body.messages]
     prompt = ChatPrompt(
         messages, tools, variables=body.variables(), thought_budget=body.thought_budget

@@ -119,6 +119,20 @@ class AnyTool(Body):
     function: FunctionTool | None = None
 
 
+def offered_tools(tools: Sequence[AnyTool] | None) -> list[Tool]:
+    """Returns the functions among ``tools``.
+
+    Raises:
+        ServeError: A tool says that it is a function, and has none; as if it were for responses.
+    """
+    for i, tool in enumerate(tools or ()):
+        if tool.type == "function" and tool.function is None:
+            message = f"tools.{i} has no function, expected its name and parameters in that field"
+            raise invalid(message, param=f"tools.{i}.function")
+    functions = [tool.function for tool in tools or () if tool.function is not None]
+    return [Tool(f.name, f.description or "", f.parameters or {}) for f in functions]
+
+
 class ChosenFunction(Body):
     """The function to call."""
 
@@ -249,8 +263,7 @@ def read(data: bytes, reply: AnswerHead) -> ParsedRequest:
 
 def chat_prompt(body: ChatBody) -> ChatPrompt:
     """Returns the conversation of a body."""
-    functions = [tool.function for tool in body.tools or () if tool.function is not None]
-    tools = [Tool(f.name, f.description or "", f.parameters or {}) for f in functions]
+    tools = offered_tools(body.tools)
     choice = body.tool_choice or AUTO
     if not isinstance(choice, str):
         tools, choice = choice.of(tools)

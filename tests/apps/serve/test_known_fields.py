@@ -321,6 +321,15 @@ def test_tools_that_are_allowed() -> None:
         asked(RESPONSES, tools=tools, tool_choice=odd)
 
 
+@pytest.mark.parametrize("api", [CHAT, OLLAMA_CHAT])
+def test_a_function_in_the_form_of_responses_is_refused(api: Any) -> None:
+    """Chats would offer nothing to the model."""
+    flat = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    tools = [{"type": "function", "function": {"name": "f"}}, flat]
+    with pytest.raises(ServeError, match=r"tools\.1 has no function"):
+        asked(api, tools=tools)
+
+
 @pytest.mark.parametrize("mode", ["auto", "required"])
 def test_tools_that_are_allowed_in_chats(mode: Any) -> None:
     chat = pytest.importorskip("openai.types.chat")
