@@ -53,7 +53,8 @@ def _find_parts(path: Path, n_parts: int) -> list[Path]:
     if named is None or int(named["n"]) != n_parts or n_parts > MAX_PARTS:
         raise CheckpointError(
             f"{path.name}: is one of {n_parts} parts, expected a name such as "
-            f"{model_name(path)}-00001-of-{n_parts:05}.gguf; give the files the names they had"
+            f"{model_name(path)}-00001-of-{n_parts:05}.gguf; give the files the names they "
+            "had; files that cat joined are not read: get the parts again"
         )
     parts = [
         path.with_name(f"{named['name']}-{i:05}-of-{n_parts:05}{path.suffix}")

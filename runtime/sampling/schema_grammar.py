@@ -18,7 +18,11 @@ from edgedec.runtime.sampling.exact_schema import (
     why_empty,
     write_schema,
 )
-from edgedec.runtime.sampling.schema_narrowing import narrowed, without_patterns
+from edgedec.runtime.sampling.schema_narrowing import (
+    narrowed,
+    without_literal_patterns,
+    without_patterns,
+)
 from edgedec.runtime.sampling.schema_ways import UnsupportedKeywordError
 
 Grammar = dict[str, Any]
@@ -130,7 +134,7 @@ def one_line(text: str) -> str:
 
 def _of_schema(text: str, check: Callable[[Grammar], str]) -> tuple[Grammar, str]:
     """Returns the grammar of a schema, or of one that says the same in other words."""
-    schema, first = read_schema(text), ""
+    schema, first = without_literal_patterns(read_schema(text)), ""
     for one in _in_other_words(schema):
         try:
             grammar = _grammar(one, text)

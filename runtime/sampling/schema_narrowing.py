@@ -26,6 +26,8 @@ FORMATS = frozenset({
 })  # fmt: skip
 """That JSON Schema defines, in its latest draft."""
 
+_LITERAL = re.compile(r"\^([\w -]+)\$")
+"""An expression of one name."""
 _MAPS = ("properties", "patternProperties", "definitions", "$defs", "dependentSchemas",
          "dependencies")  # fmt: skip
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
@@ -376,6 +378,40 @@ def without_patterns(schema: Schema, is_known: Callable[[str], bool], depth: int
     if isinstance(by_pattern, Mapping) and not all(map(is_known, by_pattern)):
         made["patternProperties"] = {k: one for k, one in by_pattern.items() if is_known(k)}
         made.pop("additionalProperties", None)  # which the others would meet
+    return made
+
+
+def without_literal_patterns(schema: Schema, depth: int = 0) -> Schema:
+    """Returns ``schema`` with properties instead of patterns that match a single name.
+
+    It allows the same. llguidance takes such a pattern beside a property of that name, and then
+    finds no text for it.
+    """
+    if depth > _MAX_DEPTH:
+        return schema
+    if isinstance(schema, list):
+        return [without_literal_patterns(one, depth + 1) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {
+        key: one if key in ("const", "enum", "default", "examples") else
+        without_literal_patterns(one, depth + 1)
+        for key, one in schema.items()
+    }  # fmt: skip
+    by_pattern, known = made.get("patternProperties"), made.get("properties", {})
+    if not isinstance(by_pattern, Mapping) or not isinstance(known, Mapping):
+        return made
+    literal = {p: found[1] for p in by_pattern if (found := _LITERAL.fullmatch(p))}
+    if literal:
+        known = dict(known)
+        for pattern, name in literal.items():
+            both = [known[name], by_pattern[pattern]] if name in known else []
+            known[name] = {"allOf": both} if both else by_pattern[pattern]
+        made["properties"] = known
+        rest = {p: one for p, one in by_pattern.items() if p not in literal}
+        made["patternProperties"] = rest
+        if not rest:
+            del made["patternProperties"]
     return made
 
 

@@ -217,3 +217,46 @@ def test_what_arrays_contain_may_stand_anywhere(
 ) -> None:
     assert [text for text in right if not allows(grammars, schema, text)] == []
     assert [text for text in wrong if allows(grammars, schema, text)] == []
+
+
+LITERAL: list[tuple[Any, list[str], list[str]]] = [
+    ({"type": "object", "properties": {"score": {"type": "integer", "multipleOf": 5}},
+      "required": ["score"], "additionalProperties": False,
+      "patternProperties": {"^score$": {"type": "integer", "minimum": 10}}},
+     ['{"score": 15}'], ['{"score": 5}', '{"score": 12}', "{}", '{"scores": 15}']),
+    ({"type": "object", "patternProperties": {"^a$": {"type": "integer"}, "^b": {"type": "null"}},
+      "additionalProperties": False}, ['{"a": 1}', '{"a": 1, "b2": null}', "{}"],
+     ['{"a": null}', '{"c": 1}', '{"b2": 1}']),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "right", "wrong"), LITERAL)
+def test_patterns_of_one_name_are_properties(
+    grammars: Grammars, schema: Any, right: list[str], wrong: list[str]
+) -> None:
+    assert [text for text in right if not allows(grammars, schema, text)] == []
+    assert [text for text in wrong if allows(grammars, schema, text)] == []
+
+
+THREADS: list[tuple[Any, list[str], list[str]]] = [
+    ({"type": "string"}, [r'"\u0009"', r'"\t"'], ['"\t"', '"\n"', '"\x00"']),
+    ({"type": "string", "pattern": r"^\s$"}, [r'"\t"', '" "'], ['"\t"']),
+    ({"type": "object", "properties": {"a": {"type": "string", "pattern": r"\S"}}},
+     ['{"a": " x"}'], ['{"a": "  "}']),
+    ({"type": "object", "properties": {}, "additionalProperties": False}, ["{}", "{ }"],
+     ['{"a": 1}']),
+    ({"type": "object", "properties": {f"p{i}": {"type": "string", "minLength": 1,
+                                                 "maxLength": 65536} for i in range(12)}},
+     ['{"p0": "a"}'], ['{"p0": ""}']),
+    ({"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]},
+      "additionalProperties": False}, ['{"b": 1}', '{"a": 1, "b": 2}'], ['{"a": 1}']),
+]  # fmt: skip
+"""Schemas that other libraries' users reported as broken there."""
+
+
+@pytest.mark.parametrize(("schema", "right", "wrong"), THREADS)
+def test_schemas_of_public_reports(
+    grammars: Grammars, schema: Any, right: list[str], wrong: list[str]
+) -> None:
+    assert [text for text in right if not allows(grammars, schema, text)] == []
+    assert [text for text in wrong if allows(grammars, schema, text)] == []
