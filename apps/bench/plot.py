@@ -10,13 +10,22 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from edgedec.apps.bench.jobs import MULTIPLY, READ, Test
 from edgedec.apps.bench.work import Work, bound
-from edgedec.apps.measuring.pictures import COLOURS, mark_noisy, use_style
+from edgedec.apps.measuring.pictures import (
+    COLOURS,
+    mark_noisy,
+    plain_ticks,
+    title_lines,
+    use_style,
+)
 
 _LIMIT_COLOUR = "#555555"
+_WIDTH = 11.0
+"""Units: inches."""
+_TITLE_SIZE = 14
+"""Units: points."""
 PICTURES = sorted(FigureCanvasBase.get_supported_filetypes())
 """Endings of the files that can be drawn."""
 
@@ -27,14 +36,15 @@ _LABEL_OFFSETS = [(6, 6), (6, -13), (6, 17), (6, -24), (-36, 6), (-36, -13), (6,
 def draw(document: dict[str, Any], path: Path, work: Work | None) -> None:
     """Writes the picture: roofline on the left, cost of a verify pass on the right."""
     use_style()
-    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    figure = Figure(figsize=(_WIDTH, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw_roofline(left, document, work)
     _draw_costs(right, document, work)
-    figure.suptitle(
+    title = (
         f"{document['model']} on {document['device']['model']}, {document['threads']} threads, "
         f"{document['limits']['isa']}"
     )
+    figure.suptitle(title_lines(title, _WIDTH, _TITLE_SIZE), fontsize=_TITLE_SIZE)
     figure.draw_without_rendering()  # now places are final, and labels can keep clear of others
     label_points(left, _points(document, work))
     figure.savefig(path)
@@ -63,10 +73,11 @@ def _draw_roofline(axes: Axes, document: dict[str, Any], work: Work | None) -> N
     knee = int8_gmac_s / read_gb_s
     x = np.geomspace(min(1.0, *(p[0] for p in points), knee) / 2, 4 * max(knee, *_xs(points)), 200)
     axes.loglog(x, np.minimum(x * read_gb_s, int8_gmac_s), color=_LIMIT_COLOUR, lw=2)
+    middle = float(x[0] ** 0.25 * knee**0.75)  # far up the slope: the label is inside the axes
     axes.annotate(
-        f"read {read_gb_s:.0f} GB/s",
-        (knee / 4, knee / 4 * read_gb_s),
-        xytext=(-8, 4),
+        f"read {read_gb_s:.3g} GB/s",
+        (middle, middle * read_gb_s),
+        xytext=(-8, 8),
         textcoords="offset points",
         color=_LIMIT_COLOUR,
         ha="right",
@@ -85,7 +96,7 @@ def _draw_roofline(axes: Axes, document: dict[str, Any], work: Work | None) -> N
         ylabel="GMAC/s",
         ylim=(min([x[0] * read_gb_s, *(p[1] for p in points)]) / 2, 2.2 * int8_gmac_s),
     )
-    _plain_ticks(axes)
+    plain_ticks(axes)
     axes.grid(visible=True, which="major")
 
 
@@ -136,9 +147,3 @@ def _draw_costs(axes: Axes, document: dict[str, Any], work: Work | None) -> None
         axes.set_xticks(ms)
         axes.legend()
     axes.grid(visible=True)
-
-
-def _plain_ticks(axes: Axes) -> None:
-    """Writes powers of ten as plain numbers."""
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgedec.apps.measuring.pictures import COLOURS, mark_noisy, use_style
+from edgedec.apps.measuring.pictures import COLOURS, mark_noisy, title_lines, use_style
 
 _ALL = "all prompts"
 _GROUP_WIDTH = 0.8
@@ -26,7 +26,8 @@ def draw(document: dict[str, Any], path: Path) -> None:
     names = [facts["name"] for facts in document["contestants"][1:]]
     groups = _groups(document)
     n_bars = max(1, len(names)) * len(groups)
-    figure = Figure(figsize=(max(7.0, 3.0 + 0.28 * n_bars), 4.8), layout="constrained")
+    width = max(7.0, 3.0 + 0.28 * n_bars)
+    figure = Figure(figsize=(width, 4.8), layout="constrained")
     axes = figure.subplots()
     noisy: list[tuple[float, float]] = []
     for i, name in enumerate(names):
@@ -34,11 +35,11 @@ def draw(document: dict[str, Any], path: Path) -> None:
     mark_noisy(axes, [x for x, _ in noisy], [y for _, y in noisy], _DOT)
     axes.axhline(1.0, color="#555555", lw=1)
     axes.set_xticks(range(len(groups)), list(groups), rotation=20, ha="right")
-    axes.set(
-        ylabel="decoding speed, times plain",
-        title=f"{document['model']} on {document['device']['model']}, {document['threads']} "
-        f"threads, {document['settings']['max_new_tokens']} new tokens",
+    title = (
+        f"{document['model']} on {document['device']['model']}, {document['threads']} "
+        f"threads, {document['settings']['max_new_tokens']} new tokens"
     )
+    axes.set(ylabel="decoding speed, times plain", title=title_lines(title, width - 1))
     axes.set_ylim(bottom=0)
     axes.grid(visible=True, axis="y")
     if names:
@@ -47,7 +48,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
 
 
 def _groups(document: dict[str, Any]) -> _Groups:
-    """Returns what is drawn; all prompts are a category, the first."""
+    """Returns what is drawn; all prompts are a category, the first. A single one is all prompts."""
     groups: _Groups = {}
     for row in document["rows"]:
         if row["level"] == "prompt":
@@ -57,7 +58,7 @@ def _groups(document: dict[str, Any]) -> _Groups:
         else:
             group = _ALL if row["level"] == "all" else row["category"]
             groups.setdefault(group, {})[row["name"]] = (row["speedup"], [])
-    return groups
+    return groups if len(groups) > 2 else {_ALL: groups[_ALL]}
 
 
 def _draw_contestant(

@@ -236,7 +236,7 @@ def _speed_cells(document: dict[str, Any], row: Row) -> list[str]:
         row["runtime"],
         str(document["threads"]),
         row["test"],
-        f"{speed['mean']:.2f} ± {speed['std']:.2f}{mark}",
+        f"{speed['median']:.2f} ± {speed['std']:.2f}{mark}",
         _share(row),
         "" if joules is None else f"{joules:.3g}",
     ]
@@ -250,7 +250,7 @@ def _verify_cells(row: Row) -> list[str]:
         row["runtime"],
         row["test"],
         str(row["m"]),
-        f"{time_ms['mean']:.2f} ± {time_ms['std']:.2f}{mark}",
+        f"{time_ms['median']:.2f} ± {time_ms['std']:.2f}{mark}",
         ratio,
         _share(row),
     ]
@@ -293,7 +293,7 @@ def _facts(document: dict[str, Any]) -> str:
         f"{device['platform']}",
         f"build: edgedec {build['edgedec']}, kernels {build['kernels_sha256']}, "
         f"onnxruntime {build['onnxruntime']}, Python {build['python']}",
-        f"{document['repetitions']} repetitions, interleaved; mean ± standard deviation, ratios "
+        f"{document['repetitions']} repetitions, interleaved; median ± standard deviation, ratios "
         f"of medians; {noise['n_discarded_repetitions']} disturbed repetitions thrown away",
         f"CPU time taken by others: {others} (bound {bounds['lost_share']:.0%}); a row is noisy "
         f"if its repetitions spread by more than {bounds['spread']:.0%}",

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from edgedec.apps.measuring.pictures import COLOURS, explain_noisy, use_style
+from edgedec.apps.measuring.pictures import COLOURS, explain_noisy, title_lines, use_style
 
 _SHARES = (0.5, 0.95)
+_WIDTH = 8.0
+"""Units: inches."""
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
     """Writes the picture: the distribution of waiting times per method, its quantiles named."""
     use_style()
-    figure = Figure(figsize=(8.0, 4.6), layout="constrained")
+    figure = Figure(figsize=(_WIDTH, 4.6), layout="constrained")
     axes = figure.subplots()
     style = "--" if document["noise"]["is_noisy"] else "-"
     for (method, passages), colour in zip(
@@ -32,10 +34,11 @@ def draw(document: dict[str, Any], path: Path) -> None:
         explain_noisy(axes, ls=style)
     for share in _SHARES:
         axes.axhline(share, color="#555555", lw=1, ls=":")
+    title = f"{document['model']}, {document['threads']} threads: {', '.join(document['files'])}"
     axes.set(
         xlabel="time from a key to its first suggestion, ms",
         ylabel="share of keys",
-        title=f"{document['model']}, {document['threads']} threads: {', '.join(document['files'])}",
+        title=title_lines(title, _WIDTH - 1),
     )
     axes.set_xscale("symlog", linthresh=10.0)
     axes.set_xlim(left=0)

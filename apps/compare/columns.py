@@ -83,7 +83,7 @@ def _facts(result: Result) -> dict[str, str]:
     return {
         "device": result.label or device.model or device.soc or device.cpu,
         "cpu": device.cpu,
-        "threads": f"{result.threads} threads",
+        "threads": f"{result.threads} thread{'s' * (result.threads != 1)}",
         "bundle": f"{result.bundle['name']} {result.bundle['quantization']}",
         "target": result.bundle["target"],
         "bundle_sha256": f"bundle {result.bundle['sha256'][:8]}",

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from edgedec.apps.compare.charts import bars, frontier, roofs, turned
-from edgedec.apps.compare.tables import facts, is_wide, ratio_text, value_text
+from edgedec.apps.compare.charts import bars, frontier, noisy_bars, roofs, turned
+from edgedec.apps.compare.tables import facts, is_wide, ratio_text, shown_row, value_text
 
 Document = dict[str, Any]
 
@@ -73,7 +73,7 @@ def write_page(document: Document) -> str:
 
 def _table(document: Document) -> str:
     columns = [column["name"] for column in document["columns"]]
-    rows = document["rows"]
+    rows = [shown_row(row) for row in document["rows"]]
     if is_wide(document):
         heads = ["column", *(f"{row['name']}, {row['unit']}" for row in rows)]
         cells = [row["cells"] for row in rows]
@@ -112,6 +112,8 @@ def _plots(document: Document) -> list[str]:
     shown, library = [], True  # which travels with the first figure
     for title, figure in figures:
         if figure is not None:
+            if any(column["is_noisy"] for column in document["columns"]):
+                title += " (hollow or hatched: other programs ran)"
             html = figure.to_html(
                 full_html=False, include_plotlyjs=library, config={"displayModeBar": False}
             )
@@ -132,12 +134,21 @@ def _bar_figure(document: Document) -> go.Figure | None:
     found = bars(document)
     if len(found) < 2:
         return None
-    figure = _figure("", "ratio", barmode="group")
-    if is_wide(document):
-        found = turned(found)
+    noisy = noisy_bars(document)
+    title = f"times as good as {escape(document['base'])}"
+    figure = _figure("", title, barmode="group")
+    is_long = is_wide(document)
+    found = turned(found) if is_long else [one for one in found if one[0] != document["base"]]
     for name, values in found:
-        at = [escape(other) for other, _ in values]
-        figure.add_bar(name=escape(name), x=at, y=[ratio for _, ratio in values])
+        are_noisy = [((at, name) if is_long else (name, at)) in noisy for at, _ in values]
+        figure.add_bar(
+            name=escape(name),
+            x=[escape(other) for other, _ in values],
+            y=[ratio for _, ratio in values],
+            marker_pattern_shape=["/" if one else "" for one in are_noisy],
+            hovertext=["noisy" if one else "" for one in are_noisy],
+            showlegend=True,
+        )
     figure.add_hline(y=1, line_width=1, line_dash="dot")
     return figure
 
@@ -147,8 +158,8 @@ def _roof_figure(document: Document) -> go.Figure | None:
     if not found:
         return None
     figure = _figure("multiply-accumulates per byte of weights read", "GMAC/s")
-    figure.update_xaxes(type="log")
-    figure.update_yaxes(type="log")
+    figure.update_xaxes(type="log", dtick=1, tickformat="~g")
+    figure.update_yaxes(type="log", dtick=1, tickformat="~g")
     for i, roof in enumerate(found):
         colour = {"color": f"hsl({int(360 * i / len(found)) + 210}, 65%, 45%)"}
         xs = [x for x, _, _ in roof.points]
@@ -164,8 +175,9 @@ def _roof_figure(document: Document) -> go.Figure | None:
             x=xs,
             y=[y for _, y, _ in roof.points],
             text=[escape(name) for _, _, name in roof.points],
-            mode="markers",
-            marker=colour,
+            mode="markers+text" if i == 0 else "markers",
+            textposition="top center",
+            marker={**colour, "symbol": [_symbol(n in roof.noisy) for _, _, n in roof.points]},
             name=escape(roof.name),
         )
     return figure
@@ -178,6 +190,14 @@ def _frontier_figure(document: Document) -> go.Figure | None:
     figure = _figure("seconds per answer", points[0].score_name)
     for point in points:
         figure.add_scatter(
-            x=[point.seconds], y=[point.score], mode="markers", name=escape(point.name)
+            x=[point.seconds],
+            y=[point.score],
+            mode="markers",
+            marker={"symbol": _symbol(point.is_noisy), "size": 10},
+            name=escape(point.name),
         )
     return figure
+
+
+def _symbol(is_noisy: bool) -> str:
+    return "circle-open" if is_noisy else "circle"

@@ -12,7 +12,13 @@ from matplotlib.figure import Figure
 from edgedec.apps.bench.plot import label_points
 from edgedec.apps.compare.charts import bars, frontier, noisy_bars, roofs, turned
 from edgedec.apps.compare.tables import is_wide
-from edgedec.apps.measuring.pictures import explain_noisy, mark_noisy, use_style
+from edgedec.apps.measuring.pictures import (
+    explain_noisy,
+    mark_noisy,
+    plain_ticks,
+    title_lines,
+    use_style,
+)
 
 Document = dict[str, Any]
 Points = list[tuple[float, float, str]]
@@ -45,8 +51,7 @@ def _draw_bars(axes: Axes, document: Document) -> Points:
     """Draws bars by test; of many columns a line each, the best of the first test on top."""
     is_long = is_wide(document)
     found, noisy = bars(document), noisy_bars(document)
-    if is_long:
-        found = turned(found)
+    found = turned(found) if is_long else [one for one in found if one[0] != document["base"]]
     labels = list(dict.fromkeys(label for _, values in found for label, _ in values))
     width = 0.8 / max(1, len(found))
     draw_bars = axes.barh if is_long else axes.bar
@@ -71,7 +76,7 @@ def _draw_bars(axes: Axes, document: Document) -> Points:
         axes.axhline(1, color="#555555", lw=1, ls=":")
         axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
         axes.set_ylabel("times as good as the base")
-    axes.set_title(f"Base: {document['base']}")
+    axes.set_title(title_lines(f"The line at 1: {document['base']}", 5.0))
     axes.legend()
     axes.grid(visible=True, axis="x" if is_long else "y")
     return []
@@ -93,7 +98,8 @@ def _draw_roofs(axes: Axes, document: Document) -> Points:
              title="Roofline")  # fmt: skip
     axes.legend()
     axes.grid(visible=True, which="major")
-    return list(found[0].points) if len(found) == 1 else []
+    plain_ticks(axes)
+    return list(found[0].points)  # the other columns have theirs beside them
 
 
 def _draw_frontier(axes: Axes, document: Document) -> Points:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from edgedec.apps.bench.report import table, write_csv
@@ -29,7 +30,7 @@ def is_wide(document: Document) -> bool:
 def write_markdown(document: Document) -> str:
     """Returns a table of values, one of ratios, and what they rest on."""
     columns = [column["name"] for column in document["columns"]]
-    rows = document["rows"]
+    rows = [shown_row(row) for row in document["rows"]]
     values = [["", "unit", *columns]] + [
         [row["name"], row["unit"], *map(value_text, row["cells"])] for row in rows
     ]
@@ -45,6 +46,19 @@ def write_markdown(document: Document) -> str:
     if len(columns) > 1:
         parts.append(table(ratios[0], ratios[1:]))
     return "\n".join([*parts, _facts(document)])
+
+
+def shown_row(row: Document) -> Document:
+    """Returns a row as people read it: prefill and decoding in tokens per second, as in `bench`."""
+    named = re.match(r"(pp|tg)(\d+)", row["name"])
+    if row["unit"] != "ms" or named is None:
+        return row
+    n_tokens = int(named[2]) if named[1] == "pp" else 1  # decoding is measured per token
+    cells = [
+        cell if cell is None else {**cell, "value": 1000 * n_tokens / cell["value"]}
+        for cell in row["cells"]
+    ]
+    return {**row, "unit": "tokens/s", "is_lower_better": False, "cells": cells}
 
 
 def value_text(cell: Document | None) -> str:
@@ -81,9 +95,10 @@ def facts(document: Document) -> list[str]:
     for column in document["columns"]:
         device, build = column["device"], column["build"]
         cores = ", ".join(f"{n} x {kind}" for kind, n in device["cores"].items())
+        threads = f"{column['threads']} thread{'s' * (column['threads'] != 1)}"
         lines.append(
             f"{column['name']}: {column['subject']}, {column['bundle']['name']} "
-            f"{column['bundle']['quantization']}, {column['threads']} threads; {cores}, "
+            f"{column['bundle']['quantization']}, {threads}; {cores}, "
             f"{device['memory_bytes'] / 1e9:.0f} GB, {device['system']} {device['kernel']}; "
             f"edgedec {build['edgedec']}, kernels {build['kernels_sha256']}"
         )

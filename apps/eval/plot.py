@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgedec.apps.eval.tasks import METRICS
-from edgedec.apps.measuring.pictures import COLOURS, explain_noisy, use_style
+from edgedec.apps.measuring.pictures import COLOURS, explain_noisy, title_lines, use_style
 from edgedec.runtime.methods.method_parts import AUTO, PLAIN
 
 Fields = dict[str, float]
@@ -45,10 +45,11 @@ def draw(document: dict[str, Any], path: Path) -> None:
     if swept is not None:
         _draw_marks(axes, swept, scale)
     facts = document["settings"][0]["facts"]
+    title = f"{facts['bundle']}, {document['task']}, {facts['threads']} threads"
     axes.set(
         xlabel="seconds per sample" if swept is None else "time (plain target model: 1)",
         ylabel=f"{metric.name} (%)" if metric.is_share else metric.name,
-        title=f"{facts['bundle']}, {document['task']}, {facts['threads']} threads",
+        title=title_lines(title, 6.5),
     )
     axes.set_xlim(left=0)
     axes.grid(visible=True)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.rcsetup import cycler
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 COLOURS = (
     "#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195", "#2a9d8f", "#8d6346", "#777777",
     "#b5179e", "#3a0ca3", "#6a994e", "#bc6c25",
 )  # fmt: skip
+
+_CHARACTER_EM = 0.56
+"""Average width of a character, in sizes of its font."""
 
 NOISY = "noisy: other programs ran"
 
@@ -36,6 +41,22 @@ def use_style() -> None:
             "svg.fonttype": "none",  # text stays text
         }
     )
+
+
+def title_lines(text: str, width_inches: float, size: float = 12) -> str:
+    """Returns a title broken into lines that a picture of this width holds.
+
+    size: of the font, in points.
+    """
+    return fill(text, max(20, int(72 * width_inches / (_CHARACTER_EM * size))))
+
+
+def plain_ticks(axes: Axes) -> None:
+    """Writes the numbers of logarithmic axes as plain numbers, and a few between powers of ten."""
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def mark_noisy(axes: Axes, xs: Sequence[float], ys: Sequence[float], size: float = 6) -> None:

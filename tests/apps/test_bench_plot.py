@@ -87,3 +87,21 @@ def test_noisy_prompts_are_marked(tmp_path: Path, is_noisy: bool) -> None:
     written = (tmp_path / "methods.svg").read_text()
     assert ("noisy: other programs ran" in written) is is_noisy
     assert "all prompts" in written
+
+
+def test_long_titles_are_broken_into_lines() -> None:
+    pictures = pytest.importorskip("edgedec.apps.measuring.pictures")
+    title = "a model with a very long name on a processor with a longer one, 16 threads"
+    lines = pictures.title_lines(title, 5.0).splitlines()
+    assert " ".join(lines) == title
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 72 * 5.0 / (0.56 * 12)
+
+
+def test_logarithmic_axes_have_plain_numbers() -> None:
+    pictures = pytest.importorskip("edgedec.apps.measuring.pictures")
+    axes = figures.Figure().subplots()
+    axes.loglog([0.7, 150], [2, 60])
+    pictures.plain_ticks(axes)
+    axes.figure.draw_without_rendering()
+    assert {"1", "2", "5", "10", "100"} <= {text.get_text() for text in axes.get_xticklabels()}
