@@ -80,6 +80,7 @@ def write_wheel(folder: Path, library: bytes, **changes: bytes | None) -> Path:
         "edgedec/__init__.py": b"",
         "edgedec/py.typed": b"",
         "edgedec/apps/cli.py": b"",
+        "edgedec/export/heads/shipped_heads.py": b"",
         f"edgedec/kernels/{LINUX.library}": library,
         f"{info}/METADATA": metadata.encode(),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nTag: py3-none-{LINUX.tag}\n".encode(),

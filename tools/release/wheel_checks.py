@@ -21,10 +21,21 @@ ROOT = Path(__file__).resolve().parents[2]
 HEADS = ROOT / "heads"
 MAX_BYTES, MAX_HEADS_BYTES = 5_000_000, 60_000_000
 
-NEEDED = ("edgedec/__init__.py", "edgedec/py.typed", "edgedec/apps/cli.py")
+NEEDED = (
+    "edgedec/__init__.py",
+    "edgedec/py.typed",
+    "edgedec/apps/cli.py",
+    "edgedec/export/heads/shipped_heads.py",  # not left out with the distribution of the heads
+)
 UNWANTED = r"(.*/)?(tests|src|__pycache__|tools|docs)/.*|.*\.(pyc|cc|h|map|o|a|lib|gguf)|.*CMake.*"
 NATIVE = (".so", ".dll", ".dylib", ".pyd")
-SOURCES = ("pyproject.toml", "LICENSE", "README.md", "kernels/CMakeLists.txt")
+SOURCES = (
+    "pyproject.toml",
+    "LICENSE",
+    "README.md",
+    "kernels/CMakeLists.txt",
+    "export/heads/shipped_heads.py",
+)
 
 
 @dataclass(frozen=True)
