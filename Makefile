@@ -139,6 +139,7 @@ $(MADE)/tools: $(MADE)/python
 
 # An editable install does not rebuild the library by itself.
 $(MADE)/installed: pyproject.toml heads/pyproject.toml $(KERNELS) $(MADE)/tools
+	@echo "Compiling the C++ kernels for this machine's processor family: some minutes, without output until the end."
 	$(PIP) --no-build-isolation -e . -e heads
 	@$(MAKE) build/typing/edgedec
 	@$(BIN)/python tools/type_links.py build/typing
