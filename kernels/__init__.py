@@ -5,8 +5,8 @@ them directly, for packing at export and for tests. Wrong shapes are a ValueErro
 library, or an ``EDGEDEC_ISA`` that cannot be used, a RuntimeError.
 """
 
+import importlib
 import typing
-from importlib import import_module
 
 if typing.TYPE_CHECKING:
     from edgedec.kernels.cpu import (
@@ -86,4 +86,8 @@ _MODULES = {
 def __getattr__(name: str) -> typing.Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
