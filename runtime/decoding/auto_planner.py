@@ -17,19 +17,20 @@ from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
 from edgedec.runtime.decoding.draft_length import (
+    ASKING_STAKE,
     HORIZON,
     LEVELS,
     MAX_NODES,
     NOTHING_PAYS,
     PRIOR,
     PURSE,
+    STAKE,
     DepthAcceptance,
     Draft,
     Evidence,
     Ledger,
     Levels,
     ModelCosts,
-    Pace,
     Worth,
     levels,
     verified,
@@ -200,7 +201,7 @@ class AutoPlanning(Planning):
         self._model: _Model | None = None  # that drafted in this round
         self._shown = next(iter(team.models), None)  # that drafted last
         self._held: DepthAcceptance | None = None
-        self._ledger, self._pace = Ledger(planner.credits.get(group, 0.0)), Pace()
+        self._ledger = Ledger(planner.credits.get(group, 0.0))
         self._costs: CostTable | None = None
         self._own_costs: CostTable | None = None  # where others share the passes
         self._beside = Beside()
@@ -217,7 +218,7 @@ class AutoPlanning(Planning):
     def _mtp_share(self) -> float:
         """What light heads take of the next pass, in plain steps; 0 where they are not asked."""
         share, worth = self._planner.mtp_share, self._worth.get(MTP)
-        if worth is None or not worth.is_positive or self._ledger.allowance < 1 + share:
+        if worth is None or not worth.is_positive or not self._may_ask(share):
             return 0.0
         return share
 
@@ -231,18 +232,24 @@ class AutoPlanning(Planning):
             return False
         return not any(self._is_worth(name) for name in self._worth)
 
+    def _may_ask(self, cost: float) -> bool:
+        """Whether what asking takes may be lost. Units: plain steps."""
+        if self._own_costs is None:
+            return True
+        step_ms = self._own_costs.ms(1)
+        return (1 + cost) * step_ms <= self._ledger.allowance(step_ms, ASKING_STAKE)
+
     def _is_worth(self, name: str) -> bool:
         """Whether asking a drafter saves more than it takes, and may be lost."""
         worth = self._worth[name]
         cost = 0.0 if name == MTP else worth.cost
-        return worth.is_positive and 1 + cost <= self._ledger.allowance
+        return worth.is_positive and self._may_ask(cost)
 
     def rested(self, rows: Rows) -> None:
         assert self._costs is not None
         step_ms = self._costs.ms(1)
         self._rest()
-        self._ledger.add(1, 1.0)
-        self._pace.taken(1, rows.ms, self._costs)
+        self._ledger.add(1, step_ms, step_ms)
         self.log.add(_PLAIN, 0, step_ms)
         self._count_pass(rows.company, 1, 1, rows.ms)
 
@@ -253,7 +260,7 @@ class AutoPlanning(Planning):
             self._costs = yield from self._planner.costs.of("target", self._target)
         began_s = self._clock()
         costs = self._own_costs = self._beside.costs(self._costs)
-        max_ms = self._ledger.allowance * costs.ms(1)
+        max_ms = self._ledger.allowance(costs.ms(1), STAKE)
         self._asked, self._model = {}, None
         tree = self._ask_free(context, room, costs)
         draft = verified(tree.nodes, self._trust, costs, 0.0, max_ms, room.n_nodes)
@@ -293,7 +300,8 @@ class AutoPlanning(Planning):
         if self._costs is None:
             return
         self._planner.known_worth.update(self._worth)
-        credits, saved = self._planner.credits, self._ledger.saved
+        credits, ledger = self._planner.credits, self._ledger
+        saved = (ledger.plain_ms - ledger.spent_ms) / self._costs.ms(1)
         credits[self._group] = min(max(credits.get(self._group, 0.0) + saved, 0.0), HORIZON)
 
     def explain(self) -> list[str]:
@@ -447,8 +455,8 @@ class AutoPlanning(Planning):
         verify_ms = self._beside.own_ms(timings.verify_ms, self._costs, step_ms)
         n_rows = len(outcome.tree) + 1
         asked_ms = self._asking_ms + ms
-        taken = self._pace.taken(n_rows, verify_ms, costs) + self._had_mtp
-        self._ledger.add(n_emitted, taken + max(asked_ms, 0.0) / step_ms)
+        taken_ms = costs.ms(n_rows) + self._had_mtp * step_ms + max(asked_ms, 0.0)
+        self._ledger.add(n_emitted, taken_ms, step_ms)
         self.log.add(
             self._decision,
             len(outcome.path),

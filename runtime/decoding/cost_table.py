@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +19,13 @@ from edgedec.system.files import replace_json
 ROWS = (1, 2, 3, 4, 6, 8, 16)
 """Pass sizes that are measured; between them costs are interpolated."""
 
-_COMMON_RATE = 0.1  # at which a pass changes the costs of all sizes, by as many milliseconds
-_OWN_RATE = 0.05  # at which it changes what further rows add to that
+_COMMON_RATE = 0.2  # at which a pass changes the costs of all sizes
+_OWN_RATE = 0.05  # at which it changes those of its own size, besides
 _N_MEASUREMENTS = 3  # runs that measure: the machine's state may have been odd through one
 _STEADY = 1.2  # times the shortest; where no second pass was as short, others were busy
 _GOLDEN_RATIO = 0.6180339887498949  # whose multiples are spread evenly
 _MAX_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
+_MAX_OWN = 0.1  # share of its time that counts for that where it is unknown what all share
 
 
 @dataclass
@@ -39,6 +41,8 @@ class CostTable:
     is_steady: bool = True
     n_measurements: int = 1
     _sizes: list[int] = field(init=False)
+    _late_of_one: float = field(default=0.0, init=False, compare=False)
+    _n_since_one: int = field(default=2, init=False, compare=False)
     _known_ms: dict[int, float] = field(default_factory=dict, init=False, compare=False)
     _shares: dict[int, list[tuple[int, float]]] = field(
         default_factory=dict, init=False, compare=False
@@ -78,20 +82,29 @@ class CostTable:
     def observe(self, n_rows: int, ms: float) -> None:
         """Corrects the table by a pass that took ``ms``.
 
-        A pass reads all weights, whatever its size, and further rows add to that. How fast memory
-        is changes within a second where others use it, too, so what all sizes share follows soon.
-        What rows add follows slowly: a size that seems dear is not tried, so a few disturbed passes
-        would keep it so. Sizes nobody tries are kept in order, for more rows never cost less.
+        What slows one pass down, such as a lower clock or others that compute, slows all sizes
+        down, so all follow soon, by the same share: passes over one row may be missing for long,
+        and drafts are judged by what they cost over these. What a size takes over the others
+        follows slowly: one that seems dear is not tried, so a few disturbed passes would keep it
+        so. Right behind a pass over one row it is known what all share, and the rest counts in
+        full. Sizes nobody tries are kept in order, for more rows never cost less. A time that is
+        no positive number teaches nothing.
         """
-        least, expected = self._sizes[0], self.ms(n_rows)
+        expected = self.ms(n_rows)
         self._known_ms.clear()
-        late_ms = _bounded(ms - expected, (_MAX_CHANGE - 1) * expected)
-        shared_ms = _bounded(late_ms, (_MAX_CHANGE - 1) * self.row_ms[least])
+        if not (expected > 0 and 0 < ms < math.inf):
+            return
+        late = min(max(ms / expected, 1 / _MAX_CHANGE), _MAX_CHANGE) - 1
+        own = late - self._late_of_one if self._n_since_one < 2 else _bounded(late, _MAX_OWN)
+        self._n_since_one += 1
+        if n_rows == self._sizes[0]:
+            self._late_of_one, self._n_since_one = late, 0
+        self._late_of_one *= 1 - _COMMON_RATE
         for size in self._sizes:
-            self.row_ms[size] += _COMMON_RATE * shared_ms
+            self.row_ms[size] *= 1 + _COMMON_RATE * late
         for size, share in self._neighbours(n_rows):
-            if size > least:
-                self._set(size, self.row_ms[size] + share * _OWN_RATE * late_ms)
+            if size > self._sizes[0]:
+                self._set(size, self.row_ms[size] * (1 + share * _OWN_RATE * own))
 
     def merged(self, other: Self) -> Self:
         """Returns the mean of this measurement and those before it."""

@@ -17,7 +17,6 @@ for the choice.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,11 +24,13 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.drafting.best_first import MAX_PROBABILITY
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftNode
 
-OVERDRAFT = 0.02
+OVERDRAFT = 0.01
 """Share of plain decoding's time that a request may lose."""
 STAKE = 0.5
-"""Plain steps that it may lose besides, from its first token on."""
-MAX_CREDIT = 0.03
+"""Plain steps that drafts may lose besides, from its first token on."""
+ASKING_STAKE = 0.2
+"""Plain steps that may be lost before drafters are asked no more; what is left is for drafts."""
+MAX_CREDIT = 0.015
 """Share of plain decoding's time that a request may lose besides, of what earlier ones saved."""
 MEMORY = 0.95
 """What a round leaves of the evidence of those before it."""
@@ -45,12 +46,6 @@ MAX_NODES = 15
 """Drafted tokens of a pass: a row of sixteen is the anchor, and beyond sixteen rows cost more."""
 HORIZON = 64
 """Tokens that what a model reads of a text has to pay for itself in."""
-_SMOOTHING = 0.3
-"""Weight of the latest pass in how slow passes are of late."""
-_FASTEST, _SLOWEST = 0.25, 4.0
-"""Times of a pass over those its table states; beyond them something else was measured."""
-_MAX_CHARGE = 1.5
-"""Most that a pass is charged, over what its table states."""
 LEVELS = (MAX_NODES + 1) // 2
 """Levels that a draft model may draft in a round."""
 
@@ -58,56 +53,27 @@ LEVELS = (MAX_NODES + 1) // 2
 class Ledger:
     """What a request took, what plain decoding would have taken, and what may still be lost.
 
-    Units: plain steps.
+    Each round counts in milliseconds, at what passes cost in that round.
     """
 
     def __init__(self, credit: float = 0.0) -> None:
-        """credit: of earlier requests."""
+        """credit: of earlier requests. Units: plain steps."""
         self.credit = credit
-        self.spent = self.plain = 0.0
+        self.spent_ms = self.plain_ms = 0.0
 
-    @property
-    def allowance(self) -> float:
-        """What the next round may take if it brings one token, as plain decoding does."""
-        plain = self.plain + 1
-        credit = min(self.credit, MAX_CREDIT * plain)
-        return (1 + OVERDRAFT) * plain + STAKE + credit - self.spent
+    def allowance(self, step_ms: float, stake: float) -> float:
+        """Returns what the next round may take if it brings one token, as plain decoding does.
 
-    def add(self, n_emitted: int, taken: float) -> None:
-        """Takes in a round."""
-        self.spent += taken
-        self.plain += n_emitted
-
-    @property
-    def saved(self) -> float:
-        """Plain decoding's time less that of the request; negative where it lost."""
-        return self.plain - self.spent
-
-
-class Pace:
-    """How long passes take of late, over what their table says.
-
-    A text that others slow down is slower under plain decoding as well, so that is no loss. Passes
-    over one row show it alone: where they are missing, the lower of two estimates counts.
-    """
-
-    def __init__(self) -> None:
-        self._one = self._all = 1.0
-
-    def taken(self, n_rows: int, ms: float, costs: CostTable) -> float:
-        """Returns what a pass took, in plain steps; never less than its table says.
-
-        A time that is no number counts as expected. One is charged up to half as much again.
+        step_ms: of plain decoding, now. stake: `STAKE` for drafts, `ASKING_STAKE` for questions.
         """
-        expected, step_ms = costs.ms(n_rows), costs.ms(1)
-        late = ms / expected if math.isfinite(ms) and ms > 0 and expected > 0 else 1.0
-        late = min(max(late, _FASTEST), _SLOWEST)
-        self._all += _SMOOTHING * (late - self._all)
-        if n_rows == 1:
-            self._one += _SMOOTHING * (late - self._one)
-            return 1.0
-        charged = min(max(late / min(self._one, self._all), 1.0), _MAX_CHARGE)
-        return charged * expected / step_ms
+        plain_ms = self.plain_ms + step_ms
+        credit_ms = min(self.credit * step_ms, MAX_CREDIT * plain_ms)
+        return (1 + OVERDRAFT) * plain_ms + stake * step_ms + credit_ms - self.spent_ms
+
+    def add(self, n_emitted: int, taken_ms: float, step_ms: float) -> None:
+        """Takes in a round. step_ms: of plain decoding, now."""
+        self.spent_ms += taken_ms
+        self.plain_ms += n_emitted * step_ms
 
 
 class Evidence:

@@ -57,7 +57,8 @@ class Listener(Oracle):
 
 def test_a_liar_is_found_out_within_a_few_rounds_and_costs_little() -> None:
     sizes, rate = run(make([Oracle(0.0, 0.9)], FLAT), FLAT, 60)
-    assert max(sizes[25:]) <= 1
+    assert max(sizes[25:]) <= 2
+    assert sum(sizes[25:]) <= 8
     assert rate > 0.94 / 10
 
 
@@ -136,7 +137,7 @@ def test_a_pass_teaches_what_its_drafts_and_the_token_before_them_cost() -> None
     assert sizes[-10:] == [4] * 10
     table = run_passes(planner.costs.of("target", ToySession(1)))
     assert table.ms(5) == pytest.approx(13.0, rel=0.05)
-    assert table.ms(5) - table.ms(3) > 2 * (believed[5] - believed[3])
+    assert table.ms(5) - table.ms(3) > 1.5 * (believed[5] - believed[3])
 
 
 @pytest.mark.parametrize(("right", "name", "is_asking"), [
