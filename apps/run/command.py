@@ -213,7 +213,8 @@ def run(
             asked = warm(asked, is_warm, 1.0)
             write_aligned(engine, given, asked, grammar.grammar_aligned, is_json=json)
         else:
-            doubt = "" if json else draft_problem(bundle, loading.draft)
+            drafts = not json and asked.switch is None
+            doubt = draft_problem(bundle, loading.draft) if drafts else ""
             _write_one(engine, given, asked, keeping, replay, shown, bars, doubt, is_json=json)
 
 

@@ -45,7 +45,6 @@ def test_examples_come_before_options_and_options_are_grouped(cli: Cli) -> None:
         "Examples", "Arguments", "Common options", "Speculation", "Devices",
         "Models that fill masks in", "Sampling",
         "Structured output", "Switching between two models",
-        "Labs: gained nothing in our measurements",
     ]  # fmt: skip
 
 

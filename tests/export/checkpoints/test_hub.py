@@ -207,6 +207,23 @@ def test_a_gguf_file_is_pulled_run_and_removed(
     assert "there is nothing here of" in line(edgedec("models", "remove", "org/tiny:tiny.gguf"))
 
 
+FINDS_FIRST = """
+import sys
+from importlib.machinery import PathFinder
+
+
+class First(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == "edgedec_heads":
+            return PathFinder.find_spec(name, [{folder!r}])
+
+
+sys.meta_path.insert(0, First)
+"""
+"""Has a folder's heads found before those that are installed in place."""
+
+
 def make_heads(folder: Path, checkpoint: Path) -> None:
     """Makes a distribution of heads in ``folder`` with a head for ``checkpoint``, untrained."""
     bundle = folder / "bundle"
@@ -214,6 +231,7 @@ def make_heads(folder: Path, checkpoint: Path) -> None:
     config = read_manifest(bundle).target.config
     package = folder / "edgedec_heads"
     package.mkdir(parents=True)
+    (folder / "sitecustomize.py").write_text(FINDS_FIRST.format(folder=str(folder)))
     (package / "__init__.py").touch()
     path = package / "tiny.safetensors"
     write_untrained_head(path, bundle)
