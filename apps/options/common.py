@@ -24,7 +24,6 @@ from edgedec.runtime.sequences.prefill import Progress
 BUNDLE_HELP = "A bundle, a GGUF file, or a name that `edgedec models list` shows."
 SAMPLING, SPEED, DEVICES = "Sampling", "Speculation", "Devices"
 MASKS = "Models that fill masks in"
-LABS = "Labs: gained nothing in our measurements"
 """Headings that options stand under on help pages."""
 
 Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help=BUNDLE_HELP, callback=named_bundle)]

@@ -141,7 +141,7 @@ def _tune_pair(
     bundle: Path, what: TuneOptions, loading: options.LoadOptions, is_json: bool
 ) -> None:
     """Tunes switching between two models."""
-    prompts = read_prompts(what.prompts or (), None, what.per_category)
+    prompts, policies = read_prompts(what.prompts or (), None, what.per_category), what.policies
     deadline_s = time.monotonic() + 60 * what.minutes
     manifest = read_manifest(bundle)
     manifest.check_writes()
@@ -152,7 +152,7 @@ def _tune_pair(
         ids = _encode(engine, prompts, what)
         n_tokens, parallel = what.max_new_tokens, what.parallel
         job = Job(engine, ids, n_tokens, state, deadline_s, parallel, bars.report)
-        finding = _find(job, what.policies, what.keep, 60 * what.minutes)
+        finding = _find(job, policies, what.keep, 60 * what.minutes)
     _tell(finding, is_json)
     if not what.dry_run:
         choices = finding.choices(_circumstances(loading) | {"keep": what.keep})

@@ -243,12 +243,12 @@ class Spy:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = Method.run
 
-        def run(method: Method, ids: Sequence[int], n_tokens: int) -> Run:
+        def run(method: Method, ids: Sequence[int], n_tokens: int, prediction: str = "") -> Run:
             self.n_runs += 1
             if self.n_runs == self.fail_at and self.error is not None:
                 raise self.error
             self.events.append(f"{method.name} {len(ids)}")
-            found = real(method, ids, n_tokens)
+            found = real(method, ids, n_tokens, prediction)
             assert found.stats is not None
             assert found.stats.n_reused_tokens == 0
             return found

@@ -91,7 +91,7 @@ def test_every_rule_fills_all_in(cli: Cli, bundle: Path, rule: str) -> None:
         (("--regex", "[a-z]+"), f"regex needs {NEEDS}"),
         (("--session", "x.session"), f"sessions need {NEEDS}"),
         (("--best-of", "2"), f"several tries at an answer need {NEEDS}"),
-        (("--beams", "2"), f"suggestions, scores, embeddings and searches need {NEEDS}"),
+        (("--beams", "2"), f"suggestions, scores and searches need {NEEDS}"),
         (("--unmask", "fast"), "unmask rule is 'fast', expected one of confidence, localleap"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

@@ -28,7 +28,7 @@ ODD = [b"x", object(), 1j, float("nan"), len, {1j: b""}, [object()], "\0" * 500]
 """Values that no field and no parameter may have."""
 
 NAMES = (
-    "method", "verifier", "regex", "grammar", "prefix", "prefix_group", "stop",
+    "method", "verifier", "regex", "grammar", "prefix", "prediction", "prefix_group", "stop",
     "dry_sequence_breakers",
 )  # fmt: skip
 """Fields of text that is looked at only once there is a model."""

@@ -28,7 +28,7 @@ def config_of(make_gguf: Any, family: str = "llama", **keys: Any) -> Any:
         ("embedding_scale", 12.0), ("rope.scaling.attn_factor", 1.5), ("expert_gating_func", 2),
         ("expert_shared_count", 1), ("leading_dense_block_count", 1), ("nextn_predict_layers", 1),
         ("attention.temperature_scale", 0.1), ("rope.dimension_sections", [16, 16, 16]),
-        ("attention.key_length_swa", 32), ("attention.q_lora_rank", 4), ("pooling_type", 1),
+        ("attention.key_length_swa", 32), ("attention.q_lora_rank", 4),
         ("something.new", "yes"),
     ],
 )  # fmt: skip

@@ -84,7 +84,7 @@ def test_what_has_no_vector(smollm2_bundle: Path) -> None:
     with load(smollm2_bundle) as engine:
         assert engine.embed([]).size == 0
         assert engine.embed(["a b c"], is_over=lambda: True).size == 0
-        with pytest.raises(ConfigError, match="pooling is 'max', expected mean or last"):
+        with pytest.raises(ConfigError, match="pooling is 'max', expected mean or cls or last"):
             engine.embed(["a"], "max")  # type: ignore[arg-type]
         with pytest.raises(SessionError, match="prompt is"):
             engine.embed(["a", ""])
