@@ -145,7 +145,7 @@ class ModelConfig:
         which fills masks in, all rows of its pass and all before them. mask_token: what stands
         where a token is to be found. predicts_next: the logits of a row are of the token behind it,
         as those of other models are, not of its own.
-    n_token_types: rows of a table of token types, of which texts have the first; 0 for none.
+    n_token_types: rows of the table of token types; texts have type 0. 0: there is no table.
     suppressed_tokens: those that are never written, rising; a trimmed head has them all the same.
     n_streams: residual streams of AltUp, see `families.gemma3n`. laurel_rank: of its products.
     n_distance_buckets, max_distance: scores of attention have biases by distance, see

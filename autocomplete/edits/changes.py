@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from edgedec.autocomplete.document import Document
 
 _MAX_CHANGES = 8
-_NEAR = 2  # lines between two edits that are told as one
+_NEAR = 2  # lines between two edits that count as one change
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from edgedec.autocomplete.document import Document
-from edgedec.autocomplete.edits.changes import EditHistory
+from edgedec.autocomplete.edits.changes import Change, EditHistory
 from edgedec.autocomplete.edits.edit import Edit
 from edgedec.autocomplete.edits.formats import FORMATS, EditContext, EditPrompt
 from edgedec.autocomplete.edits.hunks import Hunk, first_hunk
@@ -129,7 +129,8 @@ class EditPredictor:
 
     def see(self, document: Document) -> None:
         """Takes note of a document as it is, without asking for an edit."""
-        self._history.see(document)
+        with self._changed:
+            self._history.see(document)
 
     def dismiss(self, edit: Edit) -> None:
         """An edit was not wanted: it is not offered again."""
@@ -137,7 +138,8 @@ class EditPredictor:
 
     def forget(self, name: str) -> None:
         """A document was closed."""
-        self._history.forget(name)
+        with self._changed:
+            self._history.forget(name)
 
     def close(self) -> None:
         """Ends what is being computed, and the thread. Closing twice is fine."""
@@ -180,7 +182,7 @@ class EditPredictor:
         return self._is_closed or version != self._version
 
     def _predict(self, document: Document, marked: tuple[int, ...], version: int) -> Edit | None:
-        changes = self._history.changes
+        changes = self._changes
         if not changes:
             return None
         for line in self._places(document, marked):
@@ -193,13 +195,19 @@ class EditPredictor:
                 return edit
         return None
 
+    @property
+    def _changes(self) -> list[Change]:
+        """What was changed so far; callers may show another state at any time."""
+        with self._changed:
+            return self._history.changes
+
     def _places(self, document: Document, marked: tuple[int, ...]) -> Iterator[int]:
         """Yields lines around which to look: the cursor's, then likely ones outside that window."""
         here, half = line_of(document), self._config.n_lines // 2
         yield here
         far = [
             line
-            for line in likely_lines(document, self._history.changes, marked)
+            for line in likely_lines(document, self._changes, marked)
             if abs(line - here) > half
         ]
         yield from far[: _N_PLACES - 1]
@@ -271,7 +279,7 @@ class EditPredictor:
         ms = 1000 * (time.perf_counter() - self._updated_s)
         line = window.first + hunk.start
         edit = Edit(document.name, start, end, text, line, start + n_same, probability, ms, version)
-        is_quiet = self._quiet.is_unwanted(edit, document, self._history.changes)
+        is_quiet = self._quiet.is_unwanted(edit, document, self._changes)
         return None if is_quiet else edit
 
 
