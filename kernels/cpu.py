@@ -294,9 +294,9 @@ def run(name: str, args: ctypes.Structure, isa: str | None, n_threads: int) -> N
     """
     if n_threads < 1:
         raise ValueError(f"n_threads is {n_threads}, expected 1 or more")
-    wanted = active_isa() if isa is None else isa
-    result = library.operator(name, type(args))(wanted.encode(), ctypes.byref(args), n_threads)
+    isa_name = active_isa() if isa is None else isa
+    result = library.operator(name, type(args))(isa_name.encode(), ctypes.byref(args), n_threads)
     if result < 0:
         raise MemoryError(f"{name} found no working memory: pass fewer rows")
     if result == 0:
-        raise RuntimeError(f"cannot use {wanted!r}; usable: {', '.join(available_isas())}")
+        raise RuntimeError(f"cannot use {isa_name!r}; usable: {', '.join(available_isas())}")

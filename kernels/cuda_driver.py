@@ -212,7 +212,7 @@ class CudaDevice:
         node, geometry = c_void_p(), call.geometry
         pointers = [c_uint64(call.addresses[i]) for i in geometry.order]
         parameters = (c_void_p * len(pointers))(*(ctypes.addressof(p) for p in pointers))
-        wanted = _NodeParameters(
+        node_parameters = _NodeParameters(
             self._function(call.kernel),
             (c_uint * 3)(*geometry.grid),
             (c_uint * 3)(*geometry.block),
@@ -221,7 +221,9 @@ class CudaDevice:
         driver, what = self._driver, f"add the kernel {call.kernel} to a graph"
         behind = [before] if before and not self._waits else []
         nodes, n_nodes = (c_void_p * len(behind))(*behind), c_size_t(len(behind))
-        added = driver.cuGraphAddKernelNode_v2(byref(node), graph, nodes, n_nodes, byref(wanted))
+        added = driver.cuGraphAddKernelNode_v2(
+            byref(node), graph, nodes, n_nodes, byref(node_parameters)
+        )
         self._call(added, what)
         if before and self._waits:
             ends = (byref(before), byref(node), _EARLY, c_size_t(1))

@@ -234,9 +234,9 @@ class KeepInputs:
 
 
 def parts_of_pass(
-    passes: Sequence[DevicePass], n_rows: int, asked: Sequence[int]
+    passes: Sequence[DevicePass], n_rows: int, logit_rows: Sequence[int]
 ) -> Iterator[tuple[DevicePass, range]]:
-    """Yields what a pass of ``n_rows`` is cut into, of which the rows ``asked`` give logits.
+    """Yields what a pass of ``n_rows`` is cut into, of which the rows ``logit_rows`` give logits.
 
     A part is of the smallest kind that all rows left fit into; if there is none, of the largest
     that gives as many logits as are asked for.
@@ -247,7 +247,7 @@ def parts_of_pass(
         fitting = [
             kind
             for kind in passes
-            if sum(start <= row < start + kind.n_rows for row in asked) <= kind.n_results
+            if sum(start <= row < start + kind.n_rows for row in logit_rows) <= kind.n_results
         ]
         chosen = next((kind for kind in fitting if kind.n_rows >= left), fitting[-1])
         yield chosen, range(start, min(start + chosen.n_rows, n_rows))
@@ -311,10 +311,10 @@ class OpenProgram:
         self.device.close()
 
     def _upload(self, weights: Path) -> None:
-        stated = self.program.sizes[WEIGHTS]
+        n_weight_bytes = self.program.sizes[WEIGHTS]
         with weights.open("rb") as file:
-            for start in range(0, stated, _UPLOAD_BYTES):
-                part = np.fromfile(file, np.uint8, min(_UPLOAD_BYTES, stated - start))
+            for start in range(0, n_weight_bytes, _UPLOAD_BYTES):
+                part = np.fromfile(file, np.uint8, min(_UPLOAD_BYTES, n_weight_bytes - start))
                 self.device.write(self._addresses[WEIGHTS] + start, part)
 
 

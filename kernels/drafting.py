@@ -221,14 +221,14 @@ def _check(result: int) -> None:
 @functools.cache
 def _open() -> ctypes.PyDLL:
     """Returns the library, whose functions keep Python's lock."""
-    found = ctypes.PyDLL(str(library.library_path()))
+    native = ctypes.PyDLL(str(library.library_path()))
     try:
         for name, argtypes, restype in _FUNCTIONS:
-            function = getattr(found, name)
+            function = getattr(native, name)
             function.argtypes, function.restype = argtypes, restype
     except AttributeError:
         raise library.wrong_version() from None
-    return found
+    return native
 
 
 _TEXT = (c_void_p, c_int64, c_char_p, c_int64)  # a request; how its text changed

@@ -96,13 +96,14 @@ def experts(
     args.router = pointer("router", router, np.float32, (rows, n_experts))
     args.n_experts, args.n_used = n_experts, n_used
     args.gate, args.up, args.down = (
-        MatrixArgs(one.data.ctypes.data, None, one.format, one.n) for one in (gate, up, down)
+        MatrixArgs(matrix.data.ctypes.data, None, matrix.format, matrix.n)
+        for matrix in (gate, up, down)
     )
     args.out, args.limit = out.ctypes.data, limit
     if biases is not None:
         args.gate_bias, args.up_bias, args.down_bias = (
-            pointer("bias", bias, np.float32, (n_experts, one.n))
-            for bias, one in zip(biases, matrices, strict=True)
+            pointer("bias", bias, np.float32, (n_experts, matrix.n))
+            for bias, matrix in zip(biases, matrices, strict=True)
         )
     run("experts", args, isa, n_threads)
     return out
@@ -112,10 +113,10 @@ def _check(matrices: tuple[PackedExperts, ...], k: int, n_used: int) -> None:
     gate, _, _ = matrices
     n_experts, inner = len(gate.data), gate.n
     expected = [(n_experts, inner, k), (n_experts, inner, k), (n_experts, k, inner)]
-    found = [(len(one.data), one.n, one.k) for one in matrices]
-    if found != expected:
+    shapes = [(len(matrix.data), matrix.n, matrix.k) for matrix in matrices]
+    if shapes != expected:
         raise ValueError(
-            f"experts are {found} (experts, n, k of gate, up and down), expected {expected}"
+            f"experts are {shapes} (experts, n, k of gate, up and down), expected {expected}"
         )
     if not 1 <= n_used <= n_experts:
         raise ValueError(f"n_used is {n_used}, expected 1 to {n_experts}")

@@ -34,11 +34,11 @@ def multiply_rate(n_threads: int, seconds: float, isa: str | None = None) -> flo
     Units: multiply-accumulates of bytes per second.
     """
     _check(n_threads, seconds)
-    wanted = cpu.active_isa() if isa is None else isa
+    isa_name = cpu.active_isa() if isa is None else isa
     function = _function("edgedec_multiply_rate", c_char_p, c_int, c_double)
-    rate = float(function(wanted.encode(), n_threads, seconds))
+    rate = float(function(isa_name.encode(), n_threads, seconds))
     if rate <= 0:
-        raise RuntimeError(f"cannot use {wanted!r}; usable: {', '.join(cpu.available_isas())}")
+        raise RuntimeError(f"cannot use {isa_name!r}; usable: {', '.join(cpu.available_isas())}")
     return rate
 
 

@@ -37,10 +37,10 @@ def new_session(
 
     Raises whatever ONNX Runtime raises; there is no common class.
     """
-    wanted = onnxruntime.SessionOptions()
-    wanted.log_severity_level = _SEVERITY_FATAL
+    session_options = onnxruntime.SessionOptions()
+    session_options.log_severity_level = _SEVERITY_FATAL
     for key, value in {"session.disable_cpu_ep_fallback": "1", **(entries or {})}.items():
-        wanted.add_session_config_entry(key, value)
+        session_options.add_session_config_entry(key, value)
     of_provider = {
         "backend_path": onnxruntime_qnn.get_qnn_htp_path(),
         "soc_model": str(soc_number),
@@ -48,14 +48,14 @@ def new_session(
         **(options or {}),
     }
     with _lock, stdout_on_stderr():
-        wanted.add_provider_for_devices([_device()], of_provider)
-        return onnxruntime.InferenceSession(str(graph), wanted)
+        session_options.add_provider_for_devices([_device()], of_provider)
+        return onnxruntime.InferenceSession(str(graph), session_options)
 
 
 def says(binary: Path, mark: bytes) -> bool:
     """Says whether ``mark`` occurs in the file ``binary``."""
-    with binary.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as found:
-        return found.find(mark) >= 0
+    with binary.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(mark) >= 0
 
 
 @cache

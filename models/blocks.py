@@ -261,12 +261,12 @@ def mixer_prefix(layer: int) -> str:
 
 def mixer_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     """Returns ``x`` plus attention, a recurrence, or both, which read the same."""
-    own = config.layer(layer)
-    if not own.is_recurrent:
-        return attention_half(ops, config, layer, x) if own.has_attention else x
+    layer_config = config.layer(layer)
+    if not layer_config.is_recurrent:
+        return attention_half(ops, config, layer, x) if layer_config.has_attention else x
     h = ops.rms_norm(x, f"layers.{layer}.input_layernorm.weight")
     x = _add_recurrence(ops, config, layer, x, h)
-    return add_attention(ops, config, layer, x, h) if own.has_attention else x
+    return add_attention(ops, config, layer, x, h) if layer_config.has_attention else x
 
 
 def _add_recurrence(ops: Ops[T], config: ModelConfig, layer: int, x: T, h: T) -> T:
@@ -291,17 +291,19 @@ def _add_recurrence(ops: Ops[T], config: ModelConfig, layer: int, x: T, h: T) ->
 
 def _gated_norm(ops: Ops[T], config: ModelConfig, weight: str, z: T, y: T) -> T:
     """Returns what Mamba-2 makes of the ``y`` that comes out and its gate ``z``."""
-    own = config.recurrence
+    recurrence = config.recurrence
 
     def normed(y: T) -> T:
-        if own.n_groups == 1:
+        if recurrence.n_groups == 1:
             return ops.rms_norm(y, weight)
-        return ops.scale_channels(ops.unit_norm(y, own.value_size // own.n_groups), weight)
+        return ops.scale_channels(
+            ops.unit_norm(y, recurrence.value_size // recurrence.n_groups), weight
+        )
 
-    if own.gated_norm == "first":
+    if recurrence.gated_norm == "first":
         return ops.gate(z, normed(y))
     y = ops.gate(z, y)
-    return normed(y) if own.gated_norm == "last" else y
+    return normed(y) if recurrence.gated_norm == "last" else y
 
 
 _PARTS = {
@@ -451,16 +453,16 @@ def decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _mixer_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
-    own, norm = config.layer(layer), (config.hidden_size,)
+    layer_config, norm = config.layer(layer), (config.hidden_size,)
     shapes: dict[str, tuple[int, ...]] = {}
-    if own.mixer == "none":
+    if layer_config.mixer == "none":
         return shapes
     if config.has_pre_norms:
         shapes[f"layers.{layer}.input_layernorm.weight"] = norm
     attention = f"layers.{layer}.self_attn"
-    if own.is_recurrent:
+    if layer_config.is_recurrent:
         shapes |= _recurrent_shapes(config, mixer_prefix(layer))
-    if own.has_attention:
+    if layer_config.has_attention:
         shapes |= _attention_shapes(config, attention, layer)
     if config.has_post_norms:
         shapes[f"{attention}.post_norm.weight"] = norm
@@ -551,26 +553,28 @@ def _source_shapes(
 
 
 def _recurrent_shapes(config: ModelConfig, prefix: str) -> dict[str, tuple[int, ...]]:
-    hidden, own = config.hidden_size, config.recurrence
-    widths = dict.fromkeys(_PARTS[own.kind], hidden)
-    if own.has_states:
-        widths |= {"x": own.conv_channels, "b": own.n_heads, "dt": own.n_heads}
-        widths = {name: widths[name] for name in _PARTS[own.kind]} | {"z": own.value_size}
+    hidden, recurrence = config.hidden_size, config.recurrence
+    widths = dict.fromkeys(_PARTS[recurrence.kind], hidden)
+    if recurrence.has_states:
+        widths |= {"x": recurrence.conv_channels, "b": recurrence.n_heads, "dt": recurrence.n_heads}
+        widths = {name: widths[name] for name in _PARTS[recurrence.kind]} | {
+            "z": recurrence.value_size
+        }
     shapes: dict[str, tuple[int, ...]] = {}
     for name, n in widths.items():
         shapes[f"{prefix}.{name}_proj.weight"] = (n, hidden)
-        if own.has_bias:
+        if recurrence.has_bias:
             shapes[f"{prefix}.{name}_proj.bias"] = (n,)
-    shapes[f"{prefix}.out_proj.weight"] = (hidden, own.value_size)
-    if own.has_bias:
+    shapes[f"{prefix}.out_proj.weight"] = (hidden, recurrence.value_size)
+    if recurrence.has_bias:
         shapes[f"{prefix}.out_proj.bias"] = (hidden,)
-    shapes[f"{prefix}.conv.weight"] = (own.conv_channels, 1, own.conv_size)
-    if own.has_conv_bias:
-        shapes[f"{prefix}.conv.bias"] = (own.conv_channels,)
-    if own.has_states:
-        vectors = ["a_log", "dt_bias", *(["skip"] if own.kind == "mamba2" else [])]
-        shapes |= {f"{prefix}.{name}": (own.n_heads,) for name in vectors}
-        width = own.value_size if own.kind == "mamba2" else own.head_size
-        if own.gated_norm != "none":
+    shapes[f"{prefix}.conv.weight"] = (recurrence.conv_channels, 1, recurrence.conv_size)
+    if recurrence.has_conv_bias:
+        shapes[f"{prefix}.conv.bias"] = (recurrence.conv_channels,)
+    if recurrence.has_states:
+        vectors = ["a_log", "dt_bias", *(["skip"] if recurrence.kind == "mamba2" else [])]
+        shapes |= {f"{prefix}.{name}": (recurrence.n_heads,) for name in vectors}
+        width = recurrence.value_size if recurrence.kind == "mamba2" else recurrence.head_size
+        if recurrence.gated_norm != "none":
             shapes[f"{prefix}.norm.weight"] = (width,)
     return shapes

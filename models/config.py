@@ -516,7 +516,7 @@ def _attention_of(layer: LayerConfig) -> tuple[Any, ...]:
 
 
 def _without_defaults(value: Any) -> dict[str, Any]:
-    found = {}
+    values = {}
     for f in dataclasses.fields(value):
         default = f.default_factory() if callable(f.default_factory) else f.default
         got = getattr(value, f.name)
@@ -524,8 +524,8 @@ def _without_defaults(value: Any) -> dict[str, Any]:
             continue
         if isinstance(got, tuple):
             got = [_without_defaults(v) if dataclasses.is_dataclass(v) else v for v in got]
-        found[f.name] = _without_defaults(got) if dataclasses.is_dataclass(got) else got
-    return found
+        values[f.name] = _without_defaults(got) if dataclasses.is_dataclass(got) else got
+    return values
 
 
 def _check_size(name: str, got: object) -> None:

@@ -41,7 +41,7 @@ def _buckets(
     far = np.maximum(distances, n_single).astype(np.float32) / np.float32(n_single)
     share = np.log(far) / np.float32(math.log(max_distance / n_single))
     shared = n_single + (share * np.float32(n_buckets - n_single)).astype(np.int64)
-    found: npt.NDArray[np.int64] = np.where(
+    buckets: npt.NDArray[np.int64] = np.where(
         distances < n_single, distances, np.minimum(shared, n_buckets - 1)
     )
-    return found
+    return buckets

@@ -358,8 +358,8 @@ def _eagle(ops: HeadOps[T], config: ModelConfig) -> T:
 
 def _mtp_layer(ops: HeadOps[T], config: ModelConfig) -> T:
     """Returns the logits; notes the layer's outputs. One half of a row's features is zeros."""
-    of_model, own = ops.parts(ops.features(), 2)
-    state = ops.add(ops.scale_channels(of_model, MODEL_NORM), own)
+    of_model, of_token = ops.parts(ops.features(), 2)
+    state = ops.add(ops.scale_channels(of_model, MODEL_NORM), of_token)
     token = ops.rms_norm(ops.embed("embed_tokens.weight"), TOKEN_NORM)
     x = ops.linear(ops.side_by_side(token, ops.rms_norm(state, STATE_NORM)), INPUT)
     x = mlp_half(ops, config, 0, attention_half(ops, config, 0, x))
@@ -371,9 +371,9 @@ def _mtp_layer(ops: HeadOps[T], config: ModelConfig) -> T:
 def _eagle3(ops: HeadOps[T], config: ModelConfig) -> T:
     """Returns the logits; notes the layer's outputs. One half of a row's features is zeros."""
     features = ops.features()
-    own = ops.parts(features, EAGLE3_LAYERS + 1)[-1]
+    of_head = ops.parts(features, EAGLE3_LAYERS + 1)[-1]
     of_model = ops.first(features, EAGLE3_LAYERS * config.hidden_size)
-    state = ops.add(ops.linear(of_model, INPUT), own)
+    state = ops.add(ops.linear(of_model, INPUT), of_head)
     token = ops.rms_norm(ops.embed("embed_tokens.weight"), "layers.0.input_layernorm.weight")
     h = ops.side_by_side(token, ops.rms_norm(state, STATE_NORM))
     x = mlp_half(ops, config, 0, add_attention(ops, config, 0, state, h))

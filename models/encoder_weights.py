@@ -18,8 +18,8 @@ def encoder_name(name: str, known: Collection[str]) -> str:
 
     known: the model's own names. What decoder and encoder have in common is not there twice.
     """
-    own = f"encoder.{name}"
-    return own if own in known else name
+    stem = f"encoder.{name}"
+    return stem if stem in known else name
 
 
 class EncoderWeights:

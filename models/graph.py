@@ -179,9 +179,9 @@ def is_past_port(name: str) -> bool:
 
 def layer_of_past(name: str) -> int:
     """Returns the layer of an input of earlier tokens' keys or values."""
-    found = _PAST.fullmatch(name)
-    assert found is not None
-    return int(found[1])
+    match = _PAST.fullmatch(name)
+    assert match is not None
+    return int(match[1])
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ def installed_distribution() -> metadata.Distribution | None:
 
 def distribution_version() -> str:
     """Returns the version of the installed distribution; "unknown" without its metadata."""
-    found = installed_distribution()
-    return "unknown" if found is None else found.version
+    distribution = installed_distribution()
+    return "unknown" if distribution is None else distribution.version
 
 
 def package_version(package: str) -> str | None:
@@ -44,7 +44,7 @@ def package_version(package: str) -> str | None:
 
 def install_command(extra: str) -> str:
     """Returns the command that installs what ``extra`` needs, for messages."""
-    found = installed_distribution()
-    if found is None:
+    distribution = installed_distribution()
+    if distribution is None:
         return f"install edgedec again with its extra {extra!r}"
-    return f"pip install '{found.metadata['Name']}[{extra}]'"
+    return f"pip install '{distribution.metadata['Name']}[{extra}]'"

@@ -117,8 +117,10 @@ class _Int8Panels:
 
     def numbers(self, rows: Mapping[str, Array], part: Part) -> Float32:
         scales = rows["key_scales" if part == "keys" else "value_scales"].astype(np.float32)
-        found: Float32 = rows[part].astype(np.float32) * scales[..., None]
-        return found @ _mixing(found.shape[-1]) if part == "keys" else found  # its own inverse
+        numbers: Float32 = rows[part].astype(np.float32) * scales[..., None]
+        return (
+            numbers @ _mixing(numbers.shape[-1]) if part == "keys" else numbers
+        )  # its own inverse
 
     def rows_of(self, keys: Float32, values: Float32) -> dict[str, Array]:
         key_codes, key_scales = _codes(keys @ _mixing(keys.shape[-1]))
@@ -196,8 +198,8 @@ def kv_panels_of(name: str) -> KVPanels:
 
 def kv_panels_of_rows(row_type: np.dtype[Any]) -> KVPanels:
     """Returns the panels that rows of numbers of ``row_type`` are from."""
-    found = (kv_format.panels for kv_format in KV_FORMATS.values())
-    return next(panels for panels in found if panels and panels.row_type == row_type)
+    all_panels = (kv_format.panels for kv_format in KV_FORMATS.values())
+    return next(panels for panels in all_panels if panels and panels.row_type == row_type)
 
 
 def kv_row_nbytes(

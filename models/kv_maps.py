@@ -109,21 +109,21 @@ _ENTRIES: dict[str, type[MapsEntry]] = {
 
 def own_maps(auxiliary: Mapping[str, MapsEntry]) -> KVMapsEntry | None:
     """Returns the maps from a target model's own first layers, if a bundle has some."""
-    found = auxiliary.get(KV_MAPS)
-    return found if isinstance(found, KVMapsEntry) else None
+    entry = auxiliary.get(KV_MAPS)
+    return entry if isinstance(entry, KVMapsEntry) else None
 
 
 def draft_maps(auxiliary: Mapping[str, MapsEntry]) -> ModelKVMapsEntry | None:
     """Returns the maps from the target to the draft model, if a bundle has some."""
-    found = auxiliary.get(DRAFT_KV_MAPS)
-    return found if isinstance(found, ModelKVMapsEntry) else None
+    entry = auxiliary.get(DRAFT_KV_MAPS)
+    return entry if isinstance(entry, ModelKVMapsEntry) else None
 
 
 def read_kv_maps(name: str, fields: Fields) -> MapsEntry:
     """Returns the entry ``name`` of the manifest, its types and ranges checked."""
-    if (found := _ENTRIES.get(name)) is None:
+    if (entry := _ENTRIES.get(name)) is None:
         fields.refuse_with(None, f"is unknown, expected one of {', '.join(_ENTRIES)}")
-    fields.exactly({f.name for f in dataclasses.fields(found)})
+    fields.exactly({f.name for f in dataclasses.fields(entry)})
     if (kind := fields.text("kind")) != name:
         fields.fail("kind", kind, name)
     if (kv_format := fields.text("kv_format")) not in (known := kv_formats_of("panels")):
@@ -136,7 +136,7 @@ def read_kv_maps(name: str, fields: Fields) -> MapsEntry:
         "kv_format": kv_format,
         "n_tokens": fields.integer("n_tokens", least=1, most=2**62),
     }
-    if found is KVMapsEntry:
+    if entry is KVMapsEntry:
         return KVMapsEntry(
             **shared, exit_layer=fields.integer("exit_layer", least=1, most=_MAX_COUNT)
         )

@@ -30,10 +30,10 @@ def layer_inputs(ops: Ops[T], config: ModelConfig, x: T) -> Sequence[T]:
     return ops.parts(ops.scale(ops.add(of_stream, of_token), 2**-0.5), config.n_layers)
 
 
-def of_layer_input(ops: Ops[T], layer: int, x: T, given: T) -> T:
-    """Returns what ``layer`` makes of its input ``given`` and of ``x``, before they are added."""
+def of_layer_input(ops: Ops[T], layer: int, x: T, layer_input: T) -> T:
+    """Returns what ``layer`` adds to ``x`` because of its input ``layer_input``."""
     prefix = f"layers.{layer}"
-    gated = ops.gate(ops.linear(x, f"{prefix}.per_layer_input_gate.weight"), given)
+    gated = ops.gate(ops.linear(x, f"{prefix}.per_layer_input_gate.weight"), layer_input)
     y = ops.linear(gated, f"{prefix}.per_layer_projection.weight")
     return ops.rms_norm(y, f"{prefix}.post_per_layer_input_norm.weight")
 

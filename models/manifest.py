@@ -136,9 +136,9 @@ class BundleManifest:
                 f"{advice}"
             )
         optional = {"auxiliary", "head", "source", "embedding"}
-        stated = {key for key in optional if reader.get(key) is not None}
+        optional_keys = {key for key in optional if reader.get(key) is not None}
         known = {f.name for f in dataclasses.fields(cls)} - optional
-        reader.exactly(known | stated)
+        reader.exactly(known | optional_keys)
         models = {name: read_model_entry(name, entry) for name, entry in reader.tables("models")}
         _check_kinds(reader, models)
         # Ids of the bundle's own tokenizer.
@@ -157,19 +157,19 @@ class BundleManifest:
             template_variables=_read_variables(reader.table("template_variables")),
             defaults=dict(reader.table("defaults").values),
             verification=dict(reader.table("verification").values),
-            auxiliary=_read_auxiliary(reader) if "auxiliary" in stated else {},
-            head=_read_head(reader) if "head" in stated else None,
-            source=_read_source(reader, last_id) if "source" in stated else None,
-            embedding=_read_embedding(reader, last_id) if "embedding" in stated else None,
+            auxiliary=_read_auxiliary(reader) if "auxiliary" in optional_keys else {},
+            head=_read_head(reader) if "head" in optional_keys else None,
+            source=_read_source(reader, last_id) if "source" in optional_keys else None,
+            embedding=_read_embedding(reader, last_id) if "embedding" in optional_keys else None,
         )
         _check_references(manifest)
         return manifest
 
 
-def _read_variables(stated: Fields) -> dict[str, str | tuple[str, ...]]:
+def _read_variables(fields: Fields) -> dict[str, str | tuple[str, ...]]:
     return {
-        name: stated.text(name) if isinstance(value, str) else stated.texts(name)
-        for name, value in stated.values.items()
+        name: fields.text(name) if isinstance(value, str) else fields.texts(name)
+        for name, value in fields.values.items()
     }
 
 
@@ -212,9 +212,9 @@ def _read_json(folder: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise BundleError(f"cannot read a bundle at {folder}: {error.strerror}") from None
     if not is_folder:
-        found = file_kind(folder) if folder.exists() else "nothing"
+        kind = file_kind(folder) if folder.exists() else "nothing"
         raise BundleError(
-            f"{folder}: found {found}, expected a bundle directory (`edgedec export` makes one)"
+            f"{folder}: found {kind}, expected a bundle directory (`edgedec export` makes one)"
         )
     if not path.is_file():
         raise BundleError(
@@ -300,14 +300,14 @@ def check_locations(folder: Path, manifest: BundleManifest) -> None:
     """
     for name, model in manifest.models.items():
         if model.graph.endswith(ONNX_SUFFIX):
-            found = locations(folder / model.graph)
-            _check_listed(f"models.{name}", model.graph, model.weights, found)
+            paths = locations(folder / model.graph)
+            _check_listed(f"models.{name}", model.graph, model.weights, paths)
         if model.encoder is not None:
-            found = locations(folder / model.encoder)
-            _check_listed(f"models.{name}", model.encoder, model.weights, found)
+            paths = locations(folder / model.encoder)
+            _check_listed(f"models.{name}", model.encoder, model.weights, paths)
     for name, entry in manifest.auxiliary.items():
-        found = locations(folder / entry.graph)
-        _check_listed(f"auxiliary.{name}", entry.graph, (entry.weights,), found)
+        paths = locations(folder / entry.graph)
+        _check_listed(f"auxiliary.{name}", entry.graph, (entry.weights,), paths)
     if manifest.head is not None:
         for name, model in manifest.head.models.items():
             _check_listed(name, model.graph, model.weights, locations(folder / model.graph))

@@ -89,8 +89,8 @@ def read_model_entry(name: str, fields: Fields) -> ModelEntry:
     contract = _read_contract(fields.table("contract"), config.n_layers)
     if contract.can.blocks != config.is_bidirectional:
         expected = "as its rows all see each other" if config.is_bidirectional else "of this model"
-        stated = contract.can.blocks
-        fields.fail("contract.can.blocks", stated, f"{not stated}, {expected}")
+        block_size = contract.can.blocks
+        fields.fail("contract.can.blocks", block_size, f"{not block_size}, {expected}")
     formats = fields.table("tensor_formats")
     for weight, fmt in formats.values.items():
         if not isinstance(fmt, str) or fmt not in FORMATS:

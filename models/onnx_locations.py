@@ -55,21 +55,21 @@ def locations(path: Path) -> set[str]:
 
 def locations_in(data: Buffer) -> set[str]:
     """As `locations`, of a graph in memory. Raises a ValueError if it is none."""
-    found: set[str] = set()
+    paths: set[str] = set()
     waiting = [("model", 0, len(data))]
     while waiting:
         kind, start, stop = waiting.pop()
         if kind == "external":
             entry = dict(_texts(data, start, stop))
             if entry.get(1) == _KEY.decode():
-                found.add(entry.get(2, ""))
+                paths.add(entry.get(2, ""))
             continue
         children = _CHILDREN[kind]
         for number, begin, end in _fields(data, start, stop):
             # However it is encoded, a message that names a file holds these bytes.
             if number in children and data.find(_KEY, begin, end) >= 0:
                 waiting.append((children[number], begin, end))
-    return found
+    return paths
 
 
 def _texts(data: Buffer, start: int, stop: int) -> Iterator[tuple[int, str]]:

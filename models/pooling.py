@@ -132,13 +132,15 @@ def read_dense(path: Path, shapes: Sequence[DenseShape]) -> tuple[DenseLayer, ..
     numbers = np.frombuffer(content, _STORED).astype(np.float32)
     if not np.isfinite(numbers).all():
         raise BundleError(f"{path} has a weight that is not finite: export the model again")
-    found, start = [], 0
+    layers, start = [], 0
     for shape in shapes:
         n_weights = shape.n_out * shape.n_in
-        own = numbers[start : (start := start + shape.n_numbers)]
-        bias = own[n_weights:] if shape.has_bias else np.zeros(shape.n_out, np.float32)
-        found.append(DenseLayer(shape, own[:n_weights].reshape(shape.n_out, shape.n_in), bias))
-    return tuple(found)
+        layer_numbers = numbers[start : (start := start + shape.n_numbers)]
+        bias = layer_numbers[n_weights:] if shape.has_bias else np.zeros(shape.n_out, np.float32)
+        layers.append(
+            DenseLayer(shape, layer_numbers[:n_weights].reshape(shape.n_out, shape.n_in), bias)
+        )
+    return tuple(layers)
 
 
 def read_embedding(fields: Fields, last_id: int) -> EmbeddingConfig:
@@ -150,7 +152,7 @@ def read_embedding(fields: Fields, last_id: int) -> EmbeddingConfig:
     fields.exactly({f.name for f in dataclasses.fields(EmbeddingConfig)})
     prompts = fields.table("prompts")
     default = fields.optional("default_prompt", fields.text)
-    found = EmbeddingConfig(
+    embedding = EmbeddingConfig(
         pooling=cast(Pooling, _one_of(fields, "pooling", get_args(Pooling))),
         closing_token_ids=fields.integers("closing_token_ids", 0, last_id),
         prompts={name: prompts.text(name) for name in prompts.values},
@@ -160,9 +162,9 @@ def read_embedding(fields: Fields, last_id: int) -> EmbeddingConfig:
             for i, values in enumerate(fields.items("dense"))
         ),
     )
-    if default is not None and default not in found.prompts:
+    if default is not None and default not in embedding.prompts:
         fields.fail("default_prompt", default, "a name of one of the prompts")
-    return found
+    return embedding
 
 
 def _read_shape(fields: Fields) -> DenseShape:

@@ -228,7 +228,7 @@ def convolved(rows: Array, taps: npt.NDArray[np.int64], weights: Mapping[str, Ar
 
 
 def state_outputs(
-    own: Recurrence,
+    recurrence: Recurrence,
     rows: Array,
     parents: Sequence[int],
     weights: Mapping[str, Array],
@@ -245,17 +245,21 @@ def state_outputs(
     """
     n_past = len(rows) - len(parents)
     every = [*range(-1, n_past - 1), *(n_past + parent for parent in parents)]
-    channels = convolved(rows[:, : own.conv_channels], conv_taps(every, 0, own.conv_size), weights)
+    channels = convolved(
+        rows[:, : recurrence.conv_channels], conv_taps(every, 0, recurrence.conv_size), weights
+    )
     channels = channels / (1 + np.exp(-channels))
-    values, keys, queries = _heads(own, channels)
-    decay, strength = _gates(own, rows[:, own.conv_channels :], weights)
+    values, keys, queries = _heads(recurrence, channels)
+    decay, strength = _gates(recurrence, rows[:, recurrence.conv_channels :], weights)
     states: dict[int, Array] = {}
-    nothing = np.zeros((own.n_heads, own.state_size, own.head_size), rows.dtype)
+    nothing = np.zeros(
+        (recurrence.n_heads, recurrence.state_size, recurrence.head_size), rows.dtype
+    )
     out = np.zeros_like(values)
     for i, parent in enumerate(every):
         state = states[parent] if parent >= 0 else nothing
         state = state * decay[i, :, None, None]
-        known = np.einsum("hn,hnp->hp", keys[i], state) if own.kind == "delta" else 0
+        known = np.einsum("hn,hnp->hp", keys[i], state) if recurrence.kind == "delta" else 0
         change = (values[i] - known) * strength[i, :, None]
         states[i] = state + keys[i, :, :, None] * change[:, None]
         out[i] = np.einsum("hn,hnp->hp", queries[i], states[i])
@@ -267,30 +271,35 @@ def state_outputs(
     return result
 
 
-def _heads(own: Recurrence, channels: Array) -> tuple[Array, Array, Array]:
+def _heads(recurrence: Recurrence, channels: Array) -> tuple[Array, Array, Array]:
     """Returns values [n, H, P], keys and queries [n, H, N] of each head."""
-    n, v, k = len(channels), own.value_size, own.key_size
-    cuts = [k, 2 * k] if own.kind == "delta" else [v, v + k]
+    n, v, k = len(channels), recurrence.value_size, recurrence.key_size
+    cuts = [k, 2 * k] if recurrence.kind == "delta" else [v, v + k]
     parts = np.split(channels, cuts, axis=1)
-    queries, keys, values = parts if own.kind == "delta" else parts[::-1]
-    shape, each = (n, own.n_groups, own.state_size), own.n_heads // own.n_groups
+    queries, keys, values = parts if recurrence.kind == "delta" else parts[::-1]
+    shape, each = (
+        (n, recurrence.n_groups, recurrence.state_size),
+        recurrence.n_heads // recurrence.n_groups,
+    )
     keys, queries = (x.reshape(shape) for x in (keys, queries))
-    if own.kind == "delta":
+    if recurrence.kind == "delta":
         keys, queries = (
             x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + MIN_KEY_SQUARE)
             for x in (keys, queries)
         )
-        queries = queries * own.state_size**-0.5
-    values = values.reshape(n, own.n_heads, own.head_size)
-    if own.is_tiled:
+        queries = queries * recurrence.state_size**-0.5
+    values = values.reshape(n, recurrence.n_heads, recurrence.head_size)
+    if recurrence.is_tiled:
         return values, np.tile(keys, (1, each, 1)), np.tile(queries, (1, each, 1))
     return values, np.repeat(keys, each, axis=1), np.repeat(queries, each, axis=1)
 
 
-def _gates(own: Recurrence, gates: Array, weights: Mapping[str, Array]) -> tuple[Array, Array]:
+def _gates(
+    recurrence: Recurrence, gates: Array, weights: Mapping[str, Array]
+) -> tuple[Array, Array]:
     """Returns by how much a state fades and how strongly a value is written, each [n, H]."""
-    step = np.logaddexp(0, gates[:, -own.n_heads :] + weights["dt_bias"]).astype(gates.dtype)
+    step = np.logaddexp(0, gates[:, -recurrence.n_heads :] + weights["dt_bias"]).astype(gates.dtype)
     decay = np.exp(-np.exp(weights["a_log"]) * step)
-    if own.kind == "delta":
-        return decay, 1 / (1 + np.exp(-gates[:, : own.n_heads]))
+    if recurrence.kind == "delta":
+        return decay, 1 / (1 + np.exp(-gates[:, : recurrence.n_heads]))
     return decay, step

@@ -309,19 +309,19 @@ class ReferenceOps(Ops[Array]):
             behind = self._offsets() + farthest if c.is_encoder else self._places() - 1
             table = self._source.vector(DISTANCE_BIAS).astype(self._dtype).reshape(-1, c.n_heads)
             by_distance = table[distance_buckets(c)]
-            found = by_distance[np.clip(behind, 0, len(by_distance) - 1)]
-            self._distance_bias = np.moveaxis(found, -1, 0)
+            biases = by_distance[np.clip(behind, 0, len(by_distance) - 1)]
+            self._distance_bias = np.moveaxis(biases, -1, 0)
         return self._distance_bias
 
     def recurrence(self, parts: Sequence[Array], layer: int) -> Array:
         """Returns what the recurrence makes of ``parts`` after appending the tokens' rows."""
-        own, weights = self._config.recurrence, self._vectors(mixer_prefix(layer))
-        if own.has_states:
+        recurrence, weights = self._config.recurrence, self._vectors(mixer_prefix(layer))
+        if recurrence.has_states:
             (rows,) = self._model.append(layer, "row", np.concatenate(parts, axis=-1))
-            return state_outputs(own, rows, self._parents, weights)
+            return state_outputs(recurrence, rows, self._parents, weights)
         b, c, x = parts
         (rows,) = self._model.append(layer, "row", b * x)
-        taps = conv_taps(self._parents, self._model.n_tokens, own.conv_size)
+        taps = conv_taps(self._parents, self._model.n_tokens, recurrence.conv_size)
         y: Array = c * convolved(rows, taps, weights)
         return y
 
@@ -485,11 +485,11 @@ class ReferenceOps(Ops[Array]):
         weights = np.take_along_axis(scores, ids, axis=-1)
         if c.is_routing_normed:
             weights /= weights.sum(axis=-1, keepdims=True)
-        found = []
+        outputs = []
         for expert in np.unique(ids):
             rows, ranks = np.nonzero(ids == expert)
-            found.append((int(expert), rows, weights[rows, ranks]))
-        return found
+            outputs.append((int(expert), rows, weights[rows, ranks]))
+        return outputs
 
     def add(self, a: Array, b: Array) -> Array:
         """Returns the sum."""
@@ -555,8 +555,8 @@ class ReferenceOps(Ops[Array]):
 
 def _erf(x: Array) -> Array:
     """Returns the error function of each number."""
-    found: Array = np.vectorize(math.erf, otypes=[x.dtype])(x)
-    return found
+    values: Array = np.vectorize(math.erf, otypes=[x.dtype])(x)
+    return values
 
 
 def _mean_square(x: Array) -> Array:

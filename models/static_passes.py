@@ -54,8 +54,8 @@ def coreml_port(name: str) -> str:
     return name.replace(".", "_")
 
 
-def parts_of_pass(n_rows: int, asked: Sequence[int]) -> Iterator[PassPart]:
-    """Yields what a pass of ``n_rows`` is cut into, of which rows ``asked`` give logits.
+def parts_of_pass(n_rows: int, logit_rows: Sequence[int]) -> Iterator[PassPart]:
+    """Yields what a pass of ``n_rows`` is cut into, of which rows ``logit_rows`` give logits.
 
     Many rows at once pay where at most one of them gives logits, few are cheaper in the small
     functions.
@@ -63,7 +63,7 @@ def parts_of_pass(n_rows: int, asked: Sequence[int]) -> Iterator[PassPart]:
     start = 0
     while start < n_rows:
         left = n_rows - start
-        n_asked = sum(start <= row < start + PREFILL.n_rows for row in asked)
+        n_asked = sum(start <= row < start + PREFILL.n_rows for row in logit_rows)
         if left == 1:
             static = DECODE
         elif left > 2 * VERIFY.n_rows and n_asked <= PREFILL.n_logits:

@@ -44,11 +44,11 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
     Source: the kernel's admin-guide/cgroup-v2.rst (cpu.max), scheduler/sched-bwc.rst (version 1).
     """
-    found = [
+    quotas = [
         _quota_v1(group) if version == 1 else _quota_v2(group)
         for group, version in _groups("cpu", root)
     ]
-    granted = [quota for quota in found if quota is not None]
+    granted = [quota for quota in quotas if quota is not None]
     return min(granted, default=None)
 
 
@@ -58,8 +58,8 @@ def memory_limit(root: Path = ROOT) -> int | None:
     Source: the kernel's admin-guide/cgroup-v2.rst (memory.max), cgroup-v1/memory.rst.
     """
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
-    stated = [text(group / names[version]) for group, version in _groups("memory", root)]
-    return min((int(limit) for limit in stated if limit.isdecimal()), default=None)
+    limits = [text(group / names[version]) for group, version in _groups("memory", root)]
+    return min((int(limit) for limit in limits if limit.isdecimal()), default=None)
 
 
 def _groups(controller: str, root: Path) -> Iterator[tuple[Path, int]]:
@@ -73,8 +73,8 @@ def _groups(controller: str, root: Path) -> Iterator[tuple[Path, int]]:
         version = 1 if controllers else 2
         folders = (controllers, controller) if controllers else ("", "unified")
         usual = [(root / "sys/fs/cgroup" / folder, "/") for folder in folders]
-        stated = [(top, mounted) for kind, top, mounted in mounts if kind == version]
-        for top, mounted in stated or usual:
+        mounts_ = [(top, mounted) for kind, top, mounted in mounts if kind == version]
+        for top, mounted in mounts_ or usual:
             folder = top / _within(path, mounted)
             for group in (folder, *folder.parents):
                 if group.is_relative_to(top):

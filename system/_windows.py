@@ -66,10 +66,12 @@ def kernel32() -> Any:
 
 def allowed_processors() -> list[int]:
     """Returns the processors that this process may run on, of the first 64."""
-    system, own = c_uint64(), c_uint64()
+    system, process_mask = c_uint64(), c_uint64()
     library = kernel32()
-    library.GetProcessAffinityMask(c_void_p(library.GetCurrentProcess()), byref(own), byref(system))
-    return list(_bits(own.value))
+    library.GetProcessAffinityMask(
+        c_void_p(library.GetCurrentProcess()), byref(process_mask), byref(system)
+    )
+    return list(_bits(process_mask.value))
 
 
 def set_thread_processors(processors: list[int]) -> list[int]:
@@ -96,7 +98,7 @@ def parsed_cores(records: bytes) -> list[tuple[int, tuple[int, ...]]]:
 
     Source: winnt.h, SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX and PROCESSOR_RELATIONSHIP.
     """
-    found, at = [], 0
+    cores, at = [], 0
     while at + 8 <= len(records):
         kind, size = struct.unpack_from("<II", records, at)
         if kind == _CORES:
@@ -106,9 +108,9 @@ def parsed_cores(records: bytes) -> list[tuple[int, tuple[int, ...]]]:
             for i in range(n_groups):
                 mask, group = struct.unpack_from("<QH", records, at + 32 + 16 * i)
                 processors += [_GROUP_BITS * group + bit for bit in _bits(mask)]
-            found.append((rank, tuple(processors)))
+            cores.append((rank, tuple(processors)))
         at += max(size, 8)
-    return found
+    return cores
 
 
 def lock(handle: int, is_shared: bool) -> None:

@@ -194,8 +194,12 @@ def _place(rank: int, ranks: set[int]) -> str:
 def _max_celsius(root: Path) -> float | None:
     zones = (root / "sys/class/thermal").glob("thermal_zone*/temp")
     sensors = (root / "sys/class/hwmon").glob("hwmon*/temp*_input")
-    found = [value / 1000 for place in (*zones, *sensors) if (value := _number(place)) is not None]
-    likely = [value for value in found if 0 < value < 150]  # sensors that are off say -274 or 0
+    temperatures = [
+        value / 1000 for place in (*zones, *sensors) if (value := _number(place)) is not None
+    ]
+    likely = [
+        value for value in temperatures if 0 < value < 150
+    ]  # sensors that are off say -274 or 0
     return max(likely, default=None)
 
 
@@ -217,8 +221,8 @@ def pi_throttled(text: str) -> bool | None:
     2 that the processor is throttled, 3 that the soft limit of temperature is reached. Bits 16 and
     up say what happened since the start.
     """
-    found = re.fullmatch(r"(?:throttled=)?(?:0x)?([0-9a-fA-F]{1,8})", text.strip())
-    return bool(int(found[1], 16) & 0b1110) if found else None
+    match = re.fullmatch(r"(?:throttled=)?(?:0x)?([0-9a-fA-F]{1,8})", text.strip())
+    return bool(int(match[1], 16) & 0b1110) if match else None
 
 
 def _pi_firmware(root: Path) -> str:

@@ -222,7 +222,7 @@ def _ina_rail(sensor: Path) -> str | None:
 
 def tegra_watts(text: str) -> float | None:
     """Returns the mean power of the whole board in what tegrastats wrote, if it is there."""
-    milliwatts = [int(found) for found in _TEGRA_POWER.findall(text)]
+    milliwatts = [int(milliwatts) for milliwatts in _TEGRA_POWER.findall(text)]
     return 1e-3 * sum(milliwatts) / len(milliwatts) if milliwatts else None
 
 

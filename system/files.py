@@ -165,14 +165,14 @@ def is_private_folder(path: Path) -> bool:
     On Windows that is up to the folder above: those of a user's profile are private.
     """
     try:
-        found = path.lstat()
+        stats = path.lstat()
     except OSError:
         return False
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(stats.st_mode):
         return False
     if sys.platform == "win32":
         return True
-    return found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return stats.st_uid == os.geteuid() and not stats.st_mode & 0o077
 
 
 def read_at(descriptor: int, n_bytes: int, offset: int) -> bytes:

@@ -89,20 +89,20 @@ def last_caches(folder: Path = Path("/sys/devices/system/cpu")) -> tuple[SharedC
 
     Cores that share none exchange what both write through memory, or nearly so.
     """
-    found = set()
+    caches = set()
     for index in folder.glob("cpu[0-9]*/cache/index[0-9]*"):
         level, size = _linux.text(index / "level"), _linux.text(index / "size")
         processors = _linux.numbers(_linux.text(index / "shared_cpu_list"))
         if level.isdecimal() and processors:
-            found.add(SharedCache(int(level), _size_bytes(size), processors))
-    last = max((cache.level for cache in found), default=0)
-    return tuple(sorted((c for c in found if c.level == last), key=lambda cache: cache.processors))
+            caches.add(SharedCache(int(level), _size_bytes(size), processors))
+    last = max((cache.level for cache in caches), default=0)
+    return tuple(sorted((c for c in caches if c.level == last), key=lambda cache: cache.processors))
 
 
 def _size_bytes(text: str) -> int:
     """Returns what ``32K`` or ``36608K`` is; 0 for anything else."""
-    found = re.fullmatch(r"(\d+)([KMG]?)", text)
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]] if found else 0
+    match = re.fullmatch(r"(\d+)([KMG]?)", text)
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]] if match else 0
 
 
 def _cpuinfo() -> dict[str, str]:

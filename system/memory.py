@@ -29,8 +29,8 @@ def memory_bytes() -> tuple[int, int | None]:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     total = min(total, _linux.memory_limit() or total)
     facts = _linux.text(Path("/proc/meminfo"))
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", facts, re.MULTILINE)
-    return total, min(total, int(found[1]) * 1024) if found else None
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", facts, re.MULTILINE)
+    return total, min(total, int(match[1]) * 1024) if match else None
 
 
 def zeroed_pages(n_bytes: int) -> mmap.mmap:

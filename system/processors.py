@@ -112,11 +112,11 @@ def linux_cores(allowed: Sequence[int], root: Path = _linux.ROOT) -> list[Core]:
 
 def _cores() -> list[Core]:
     if sys.platform == "win32":
-        found = [Core(rank, numbers) for rank, numbers in _windows.cores()]
+        cores = [Core(rank, numbers) for rank, numbers in _windows.cores()]
     elif sys.platform == "darwin":
         counts = _macos.core_counts()
         ranks = [-level for level, count in enumerate(counts) for _ in range(count)]
-        found = [Core(rank, (number,)) for number, rank in enumerate(ranks)]
+        cores = [Core(rank, (number,)) for number, rank in enumerate(ranks)]
     else:
-        found = linux_cores(allowed_processors())
-    return found or [Core(0, (number,)) for number in allowed_processors()]
+        cores = linux_cores(allowed_processors())
+    return cores or [Core(0, (number,)) for number in allowed_processors()]

@@ -51,8 +51,8 @@ def device_target(name: str) -> DeviceTarget:
     if name not in device_target_names():
         known = ", ".join(device_target_names())
         raise ConfigError(f"unknown device target {name!r}; known: {known}")
-    found: DeviceTarget = target_module(name, "target").DEVICE
-    return found
+    device: DeviceTarget = target_module(name, "target").DEVICE
+    return device
 
 
 def place_target(option: PlaceOption) -> DeviceTarget:
@@ -69,7 +69,7 @@ def place_needs(target: DeviceTarget, place: Place) -> str:
 def missing_places(target: DeviceTarget, here: Collection[str]) -> dict[str, str | None]:
     """Returns what brings each place of ``target``; None for those that are ``here``."""
     return {
-        place.name: None if place.stated in here else place_needs(target, place)
+        place.name: None if place.provider in here else place_needs(target, place)
         for place in target.places
     }
 
@@ -99,8 +99,8 @@ def find_graph_kind(name: str) -> GraphKind:
 
     Another edgedec may know it.
     """
-    found: GraphKind = target_module(_device_with(f"run_{name}"), "target").GRAPH
-    return found
+    graph_kind: GraphKind = target_module(_device_with(f"run_{name}"), "target").GRAPH
+    return graph_kind
 
 
 def library_suffixes(backend: str) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def target_module(folder: str, stem: str) -> ModuleType:
 
 
 def _device_with(stem: str) -> str:
-    found = next(_FOLDER.glob(f"*/{stem}.py"), None)
-    if found is None:
+    path = next(_FOLDER.glob(f"*/{stem}.py"), None)
+    if path is None:
         raise LookupError(f"no device has {stem}.py")
-    return found.parent.name
+    return path.parent.name

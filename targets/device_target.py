@@ -20,12 +20,12 @@ ChipOption = Literal["soc", "arch"]
 class Place:
     """Where a runtime can compute.
 
-    name: as users write it. stated: as contracts of graphs do. needs: what brings it; empty if the
-    device's extra does. memory: what the runtime calls the memory that its graphs compute in.
+    name: as users write it. provider: as contracts of graphs do. needs: what brings it; empty if
+    the device's extra does. memory: what the runtime calls the memory that its graphs compute in.
     """
 
     name: str
-    stated: str
+    provider: str
     needs: str = ""
     memory: str = "cpu"
 
@@ -67,7 +67,7 @@ class DeviceTarget:
     @property
     def providers(self) -> tuple[str, ...]:
         """Its places, as contracts of graphs state them."""
-        return tuple(place.stated for place in self.places)
+        return tuple(place.provider for place in self.places)
 
     def keeps(self, format_name: str) -> bool:
         """Whether matrices stay in ``format_name`` on this device."""
@@ -81,12 +81,12 @@ class DeviceTarget:
         known = ", ".join(place.name for place in self.places)
         raise ConfigError(f"{option} is {shown(name)}, expected one of {known}")
 
-    def place_stated(self, stated: str) -> Place:
+    def place_of(self, provider: str) -> Place:
         """Returns the place that contracts call ``stated``; a ConfigError if there is none."""
         for place in self.places:
-            if place.stated == stated:
+            if place.provider == provider:
                 return place
-        raise ConfigError(f"there is no {self.place_option} {shown(stated)} that edgedec knows")
+        raise ConfigError(f"there is no {self.place_option} {shown(provider)} that edgedec knows")
 
     def check_chip(self, name: str) -> None:
         """Raises a ConfigError unless bundles can be made for the chip ``name``."""

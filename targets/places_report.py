@@ -31,11 +31,11 @@ class PlacesReport:
         places = {} if here is None else missing_places(device_target(self.target), here)
         return {"version": package_version(self.package), self.places: places}
 
-    def line(self, found: dict[str, Any]) -> str:
+    def line(self, facts: dict[str, Any]) -> str:
         """Returns what people read of a report."""
-        here = ", ".join(name for name, install in found[self.places].items() if install is None)
-        return f"{found['version'] or 'missing'}: {self.places} {here or 'none'}"
+        here = ", ".join(name for name, install in facts[self.places].items() if install is None)
+        return f"{facts['version'] or 'missing'}: {self.places} {here or 'none'}"
 
-    def installs(self, found: dict[str, Any]) -> dict[str, str]:
+    def installs(self, facts: dict[str, Any]) -> dict[str, str]:
         """Returns what is missing, and the command that brings it."""
-        return {f"{self.place} {name}": how for name, how in found[self.places].items() if how}
+        return {f"{self.place} {name}": how for name, how in facts[self.places].items() if how}

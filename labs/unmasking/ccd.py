@@ -34,10 +34,10 @@ class CoherentContext:
 
     def choose(self, guesses: Guesses, n_due: int, progress: float) -> Mapping[int, int]:
         self._passes.append(self._distributions(guesses))
-        found = [self._history(place) for place in guesses.places]
-        means = [mean_of(history) for history in found]
+        histories = [self._history(place) for place in guesses.places]
+        means = [mean_of(history) for history in histories]
         entropies = np.array([entropy_of(mean) for mean in means])
-        is_full = np.array([len(history) == self._passes.maxlen for history in found])
+        is_full = np.array([len(history) == self._passes.maxlen for history in histories])
         chosen = {*likeliest(-entropies, n_due)}
         chosen |= {*np.flatnonzero(is_full & (entropies < self._limit)).tolist()}
         return {

@@ -36,8 +36,8 @@ class DelayedCache:
         fresh = [place for place in range(len(canvas.tokens)) if place not in self._kept]
         self._rows = {place: row for row, place in enumerate(fresh)}
         tree = TokenTree.block([canvas.tokens[place] for place in fresh], fresh)
-        asked = [self._rows[canvas.row_of(place)] for place in places]
-        return Pass(self._sequence, tree, asked, with_logits=with_logits)
+        logit_rows = [self._rows[canvas.row_of(place)] for place in places]
+        return Pass(self._sequence, tree, logit_rows, with_logits=with_logits)
 
     def keep(self, canvas: Canvas) -> None:
         """Keeps the rows of decided tokens, but those that have the logits of a masked one."""

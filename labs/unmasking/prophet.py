@@ -25,8 +25,8 @@ class Prophet:
         self._gaps = gaps
 
     def choose(self, guesses: Guesses, n_due: int, progress: float) -> Mapping[int, int]:
-        wanted = self._gaps[min(2, int(3 * progress))]
-        if logit_gaps(guesses.stats, self._mask_token).mean() >= wanted:
+        min_gap = self._gaps[min(2, int(3 * progress))]
+        if logit_gaps(guesses.stats, self._mask_token).mean() >= min_gap:
             return guesses.at(range(len(guesses.places)))
         return guesses.at(likeliest(guesses.probabilities, n_due))
 

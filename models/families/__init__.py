@@ -114,15 +114,15 @@ def draft_layer(config: ModelConfig) -> dict[str, Weight]:
     Their names are those of `head_shapes`; there are none of families without such a layer.
     """
     of_family = getattr(find_family(config.family), "draft_layer", None)
-    found: dict[str, Weight] = {} if of_family is None else of_family(config)
-    return found
+    weights: dict[str, Weight] = {} if of_family is None else of_family(config)
+    return weights
 
 
 def hf_scales(config: ModelConfig, fields: Fields) -> dict[str, tuple[tuple[int, float], ...]]:
     """Returns the `SourceWeight.scales` that ``config.json`` states, by our weight name."""
     of_family = getattr(find_family(config.family), "hf_scales", None)
-    found: dict[str, tuple[tuple[int, float], ...]] = {}
-    return found if of_family is None else found | of_family(config, fields)
+    scales: dict[str, tuple[tuple[int, float], ...]] = {}
+    return scales if of_family is None else scales | of_family(config, fields)
 
 
 def scales_weights(family: str) -> bool:
@@ -132,8 +132,8 @@ def scales_weights(family: str) -> bool:
 
 def unread_weights(config: ModelConfig) -> frozenset[str]:
     """Returns stored names of what publishers leave in their files though it changes nothing."""
-    own: frozenset[str] = getattr(find_family(config.family), "UNREAD", frozenset())
-    return unread_kv(config) | own
+    ignored: frozenset[str] = getattr(find_family(config.family), "UNREAD", frozenset())
+    return unread_kv(config) | ignored
 
 
 def read_source(ops: Ops[T], encoder: ModelConfig) -> T:

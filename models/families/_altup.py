@@ -38,13 +38,13 @@ def altup_decoder(ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] 
     if layer_gates is not None:
         raise UnsupportedModelError(f"{config.family} has no sub-layers that can be left out")
     x = embedded(ops, config)
-    given = layer_inputs(ops, config, x)
+    inputs = layer_inputs(ops, config, x)
     others = range(1, config.n_streams)
     streams = [
         x, *(ops.match_size(ops.linear(x, f"{_project(i)}.weight"), x) for i in others)
     ]  # fmt: skip
     for layer in range(config.n_layers):
-        streams = _layer(ops, config, layer, streams, given[layer])
+        streams = _layer(ops, config, layer, streams, inputs[layer])
         if layer + 1 < config.n_layers:
             ops.hidden(streams[0], layer + 1)
     x = streams[0]
@@ -60,7 +60,9 @@ def _project(stream: int, kind: str = "") -> str:
     return f"altup_{kind}projections.{stream - 1}"
 
 
-def _layer(ops: Ops[T], config: ModelConfig, layer: int, streams: Sequence[T], given: T) -> list[T]:
+def _layer(
+    ops: Ops[T], config: ModelConfig, layer: int, streams: Sequence[T], layer_input: T
+) -> list[T]:
     """Returns what ``layer`` makes of all streams."""
     prefix = f"layers.{layer}"
     weights = ops.linear(
@@ -73,10 +75,10 @@ def _layer(ops: Ops[T], config: ModelConfig, layer: int, streams: Sequence[T], g
     x = mlp_half(ops, config, layer, ops.scale(x, 2**-0.5))
     off = ops.add(x, ops.scale(predicted[0], -1.0))
     weights = ops.linear(_routed(ops, config, layer, x), f"{prefix}.altup.correction_coefs.weight")
-    corrected = ops.mix([ops.add(one, off) for one in predicted], [off], weights)
+    corrected = ops.mix([ops.add(prediction, off) for prediction in predicted], [off], weights)
     scaled = ops.scale_channels(corrected[0], f"{prefix}.altup.correct_output_scale")
-    added = of_layer_input(ops, layer, scaled, given)
-    return [corrected[0], *(ops.add(one, added) for one in corrected[1:])]
+    added = of_layer_input(ops, layer, scaled, layer_input)
+    return [corrected[0], *(ops.add(correction, added) for correction in corrected[1:])]
 
 
 def _routed(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:

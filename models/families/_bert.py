@@ -58,15 +58,15 @@ def hf_bert(fields: Fields, family: str, first_position: int = 0) -> ModelConfig
     fields.refuse("is_decoder", False)
     fields.refuse("add_cross_attention", False)
     refuse_packing(fields)
-    stated = fields.text("hidden_act", "gelu")
-    if stated not in _ACTIVATIONS:
+    activation = fields.text("hidden_act", "gelu")
+    if activation not in _ACTIVATIONS:
         raise UnsupportedModelError(
-            f"{fields.origin}: hidden_act is {shown(stated)}, expected one of "
+            f"{fields.origin}: hidden_act is {shown(activation)}, expected one of "
             f"{', '.join(_ACTIVATIONS)}"
         )
     return _config(
         family=family,
-        activation=_ACTIVATIONS[stated],
+        activation=_ACTIVATIONS[activation],
         vocab_size=fields.integer("vocab_size"),
         hidden_size=fields.integer("hidden_size"),
         intermediate_size=fields.integer("intermediate_size"),
@@ -133,7 +133,7 @@ def _config(
 def bert_weights(shapes: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict[str, Weight]:
     """Returns weights of these ``shapes`` and where they lie."""
     types = config.n_token_types, config.hidden_size
-    found = {
+    weights = {
         name: Weight(shape, SourceWeight(_hf_name(name)), SourceWeight(_gguf_name(name)))
         for name, shape in shapes.items()
         if name != "token_type"
@@ -142,7 +142,7 @@ def bert_weights(shapes: Mapping[str, tuple[int, ...]], config: ModelConfig) -> 
         SourceWeight(name, stored_shape=types)
         for name in ("embeddings.token_type_embeddings.weight", _TYPES)
     )
-    return {**found, "token_type": Weight(shapes["token_type"], *stored)}
+    return {**weights, "token_type": Weight(shapes["token_type"], *stored)}
 
 
 def _hf_name(name: str) -> str:

@@ -103,12 +103,12 @@ def gguf_delta_decoder(facts: GgufFacts, architecture: str, has_experts: bool) -
 def _gguf_layers(fields: Fields, architecture: str, n_layers: int) -> list[int]:
     """Returns the recurrent layers."""
     interval = fields.integer(f"{architecture}.{_INTERVAL}", 4, least=1)
-    stated = fields.get(key := f"{architecture}.attention.recurrent_layers")
-    if stated is None:
+    flags = fields.get(key := f"{architecture}.attention.recurrent_layers")
+    if flags is None:
         return _between(interval, n_layers)
-    if not isinstance(stated, np.ndarray) or len(stated) < n_layers:
-        fields.fail(key, stated, f"a list of {n_layers}")
-    return [i for i in range(n_layers) if stated[i]]
+    if not isinstance(flags, np.ndarray) or len(flags) < n_layers:
+        fields.fail(key, flags, f"a list of {n_layers}")
+    return [i for i in range(n_layers) if flags[i]]
 
 
 def _between(interval: int, n_layers: int) -> list[int]:
@@ -123,13 +123,13 @@ def delta_in_hf(config: ModelConfig, name: str) -> SourceWeight:
     """
     if not name.startswith("layers."):
         return SourceWeight(hf_name(name), offset=float(name == "norm.weight"))
-    layer, own = layer_part(name)
-    if own.startswith("mixer."):
-        stem, _, kind = own.removeprefix("mixer.").partition(".")
+    layer, part = layer_part(name)
+    if part.startswith("mixer."):
+        stem, _, kind = part.removeprefix("mixer.").partition(".")
         parts = {"x_proj": "in_proj_qkv", "z_proj": "in_proj_z", "b_proj": "in_proj_b"}
         theirs = {**_HF_MIXER, **parts, "dt_proj": "in_proj_a"}.get(stem, stem)
         return SourceWeight(f"model.layers.{layer}.linear_attn.{theirs}{'.' * bool(kind)}{kind}")
-    offset = 1.0 if own.endswith("norm.weight") else 0.0
+    offset = 1.0 if part.endswith("norm.weight") else 0.0
     return _of_attention(config, name, hf_name(name.replace("g_proj", "q_proj")), offset)
 
 
@@ -137,11 +137,11 @@ def delta_in_gguf(config: ModelConfig, name: str) -> SourceWeight:
     """Returns where a weight outside the MLPs lies in a GGUF file; norms have their one there."""
     if not name.startswith("layers."):
         return gguf_weight(config, name)
-    layer, own = layer_part(name)
-    if own.startswith("mixer."):
-        own = own.removeprefix("mixer.")
-        return SourceWeight(f"blk.{layer}.{_GGUF_MIXER[own]}", is_negative_exp=own == "a_log")
-    if own == "post_attention_layernorm.weight":
+    layer, part = layer_part(name)
+    if part.startswith("mixer."):
+        part = part.removeprefix("mixer.")
+        return SourceWeight(f"blk.{layer}.{_GGUF_MIXER[part]}", is_negative_exp=part == "a_log")
+    if part == "post_attention_layernorm.weight":
         return SourceWeight(f"blk.{layer}.post_attention_norm.weight")
     stored = gguf_weight(config, name.replace("g_proj", "q_proj")).name
     return _of_attention(config, name, stored, 0.0)
@@ -177,7 +177,7 @@ def delta_draft_layer(
     weights: of the family. Source: ggml-org/llama.cpp ``conversion/qwen.py`` (MIT): names in GGUF.
     """
     size, gguf = config.hidden_size, f"blk.{config.n_layers}"
-    found = {
+    of_draft_layer = {
         name: Weight(
             weight.shape,
             hf=dataclasses.replace(weight.hf, name=weight.hf.name.replace("model.", "mtp.", 1)),
@@ -191,12 +191,12 @@ def delta_draft_layer(
         for name, weight in weights(head_config(config, config.n_logits, MTP_LAYER)).items()
         if name not in OF_MODEL
     }
-    for name, (hf, own) in _OF_DRAFT_LAYER.items():
+    for name, (hf, our_name) in _OF_DRAFT_LAYER.items():
         shape = (size, 2 * size) if name == INPUT else (size,)
         offset = 0.0 if name == INPUT else 1.0
-        found[name] = Weight(
+        of_draft_layer[name] = Weight(
             shape,
             hf=SourceWeight(f"mtp.{hf}.weight", offset=offset),
-            gguf=SourceWeight(f"{gguf}.nextn.{own}.weight"),
+            gguf=SourceWeight(f"{gguf}.nextn.{our_name}.weight"),
         )
-    return found
+    return of_draft_layer

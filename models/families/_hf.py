@@ -112,11 +112,11 @@ def hf_decoder(
 
 def _max_positions(fields: Fields) -> int:
     """Returns the stated number, or what YaRN stretches the original one to if that is more."""
-    stated, rope = fields.integer("max_position_embeddings", 2048), rope_fields(fields)
+    n_positions, rope = fields.integer("max_position_embeddings", 2048), rope_fields(fields)
     if _rope_kind(rope) != "yarn":
-        return stated
-    original = rope.integer(_ORIGINAL, stated, least=2)
-    return max(stated, int(original * positive(rope, "factor")))
+        return n_positions
+    original = rope.integer(_ORIGINAL, n_positions, least=2)
+    return max(n_positions, int(original * positive(rope, "factor")))
 
 
 def rope_fields(fields: Fields) -> Fields:
@@ -128,11 +128,11 @@ def rope_fields(fields: Fields) -> Fields:
     Raises:
         CheckpointError: The base of the rotation would be lost with the table.
     """
-    stated, added = fields.table("rope_parameters", {}), fields.table("rope_scaling", {})
+    parameters, added = fields.table("rope_parameters", {}), fields.table("rope_scaling", {})
     if not added.values:
-        return stated
-    theta = stated.number(_THETA, _USUAL_THETA)
-    if stated.values and added.number(_THETA, fields.number(_THETA, _USUAL_THETA)) != theta:
+        return parameters
+    theta = parameters.number(_THETA, _USUAL_THETA)
+    if parameters.values and added.number(_THETA, fields.number(_THETA, _USUAL_THETA)) != theta:
         fields.refuse_with(
             "rope_scaling",
             f"replaces rope_parameters and its {_THETA} of {theta}: write the {_THETA} into "
@@ -328,11 +328,11 @@ def with_recurrence(
     """Returns ``config`` with a recurrence in place of attention in ``layers``."""
     if not layers:
         return config
-    own = (
+    layers_config = (
         dataclasses.replace(config.layer(i), mixer="recurrence" if i in layers else "attention")
         for i in range(config.n_layers)
     )
-    return dataclasses.replace(config, layers=tuple(own), recurrence=recurrence)
+    return dataclasses.replace(config, layers=tuple(layers_config), recurrence=recurrence)
 
 
 def positive(fields: Fields, key: str, default: float | None = None) -> float:

@@ -59,10 +59,10 @@ def layer_input_weight(
         )
     if name.startswith("layers."):
         layer, rest = layer_part(name)
-        own = rest.removesuffix(".weight")
-        end = rest.removeprefix(own)
-        if (theirs := {**_OF_LAYER_IN_GGUF, **in_gguf}.get(own)) is not None:
-            hf = f"model.layers.{layer}.{in_hf.get(own, own)}{end}"
+        part = rest.removesuffix(".weight")
+        end = rest.removeprefix(part)
+        if (theirs := {**_OF_LAYER_IN_GGUF, **in_gguf}.get(part)) is not None:
+            hf = f"model.layers.{layer}.{in_hf.get(part, part)}{end}"
             return SourceWeight(hf), SourceWeight(f"blk.{layer}.{theirs}.weight")
     hf, gguf = post_norm_names(name)
     return SourceWeight(hf), SourceWeight(gguf)

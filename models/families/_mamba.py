@@ -46,9 +46,9 @@ def _refuse_step_limits(fields: Fields) -> None:
         return
     limits = fields.items("time_step_limit")
     if len(limits) != 2 or limits[0] != 0 or limits[1] not in (math.inf, _INFINITY):
-        stated = " to ".join(map(shown, limits[:2]))
+        limits_text = " to ".join(map(shown, limits[:2]))
         raise UnsupportedModelError(
-            f"{fields.origin}: time_step_limit is {stated}, only 0 to infinity is supported"
+            f"{fields.origin}: time_step_limit is {limits_text}, only 0 to infinity is supported"
         )
 
 
@@ -67,28 +67,28 @@ def gguf_mamba(facts: GgufFacts, architecture: str) -> Recurrence:
     )
 
 
-def mamba_in_hf(config: ModelConfig, prefix: str, own: str) -> SourceWeight:
-    """Returns where the weight ``own`` of a layer's recurrence lies below ``prefix``."""
-    stem, _, kind = own.partition(".")
+def mamba_in_hf(config: ModelConfig, prefix: str, part: str) -> SourceWeight:
+    """Returns where the weight ``part`` of a layer's recurrence lies below ``prefix``."""
+    stem, _, kind = part.partition(".")
     if stem in (rows := _first_rows(config.recurrence)):
         return SourceWeight(f"{prefix}.in_proj.{kind}", first_row=rows[stem])
     return SourceWeight(f"{prefix}.{_HF_NAMES.get(stem, stem)}{'.' * bool(kind)}{kind}")
 
 
-def mamba_in_gguf(config: ModelConfig, layer: int, own: str) -> SourceWeight:
-    """Returns where the weight ``own`` of a layer's recurrence lies; norms have a row a group.
+def mamba_in_gguf(config: ModelConfig, layer: int, part: str) -> SourceWeight:
+    """Returns where the weight ``part`` of a layer's recurrence lies; norms have a row a group.
 
     Source: ggml-org/llama.cpp ``gguf-py/gguf/constants.py``, ``conversion/mamba.py`` (MIT).
     """
     mamba = config.recurrence
-    stem, _, kind = own.partition(".")
+    stem, _, kind = part.partition(".")
     if stem in (rows := _first_rows(mamba)):
         return SourceWeight(f"blk.{layer}.ssm_in.{kind}", first_row=rows[stem])
-    theirs = _GGUF_NAMES.get(own, f"ssm_{stem.removesuffix('_proj')}.{kind}")
+    theirs = _GGUF_NAMES.get(part, f"ssm_{stem.removesuffix('_proj')}.{kind}")
     is_grouped = stem == "norm" and mamba.n_groups > 1
     return SourceWeight(
         f"blk.{layer}.{theirs}",
-        is_negative_exp=own == "a_log",
+        is_negative_exp=part == "a_log",
         n_folded=mamba.value_size // mamba.n_groups if is_grouped else 1,
     )
 

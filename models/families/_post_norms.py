@@ -21,23 +21,23 @@ def post_norm_weights(config: ModelConfig, hf_norm_offset: float = 0.0) -> dict[
 
     hf_norm_offset: what safetensors files leave out of norm weights; GGUF files have it in them.
     """
-    found = {}
+    weights = {}
     for name, shape in decoder_shapes(config).items():
         is_norm = name.endswith("norm.weight")
         in_hf, in_gguf = post_norm_names(name)
-        found[name] = Weight(
+        weights[name] = Weight(
             shape,
             hf=SourceWeight(in_hf, offset=hf_norm_offset if is_norm else 0.0),
             gguf=SourceWeight(in_gguf),
         )
-    return found
+    return weights
 
 
 def post_norm_names(name: str) -> tuple[str, str]:
     """Returns the Hugging Face name and the GGUF name of our weight ``name``."""
     parts = name.split(".", 2)
-    own = parts[-1].removesuffix(".weight")
-    if parts[0] != "layers" or own not in _NAMES:
+    part = parts[-1].removesuffix(".weight")
+    if parts[0] != "layers" or part not in _NAMES:
         return hf_name(name), gguf_name(name)
-    in_hf, in_gguf = _NAMES[own]
+    in_hf, in_gguf = _NAMES[part]
     return f"model.layers.{parts[1]}.{in_hf}.weight", f"blk.{parts[1]}.{in_gguf}.weight"

@@ -46,12 +46,12 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
 def weights(config: ModelConfig) -> dict[str, Weight]:
     """Returns the shape of each weight and where it lies."""
     heads = {"q_proj": config.n_heads, "k_proj": config.n_kv_heads}
-    found = falcon_h1.weights(config)  # of the same names
-    for name, weight in found.items():
+    inherited = falcon_h1.weights(config)  # of the same names
+    for name, weight in inherited.items():
         part = name.split(".")[-2]
         if config.rotary_size and part in heads:
             order = PartialHeads(heads[part], config.rotary_size)
-            found[name] = dataclasses.replace(
+            inherited[name] = dataclasses.replace(
                 weight, hf=dataclasses.replace(weight.hf, order=order)
             )
-    return found
+    return inherited

@@ -78,20 +78,20 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
 def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
     if not name.startswith("layers."):
         return SourceWeight(hf_name("final_layernorm.weight" if name == "norm.weight" else name))
-    layer, own = layer_part(name)
+    layer, part = layer_part(name)
     prefix = f"model.layers.{layer}"
-    if own.startswith("mixer."):
-        return mamba_in_hf(config, f"{prefix}.mamba", own.removeprefix("mixer."))
-    stem, _, kind = own.rpartition(".")
+    if part.startswith("mixer."):
+        return mamba_in_hf(config, f"{prefix}.mamba", part.removeprefix("mixer."))
+    stem, _, kind = part.rpartition(".")
     return SourceWeight(f"{prefix}.{_HF_NAMES.get(stem, stem)}.{kind}")
 
 
 def _in_gguf(config: ModelConfig, name: str) -> SourceWeight:
     """Source: ggml-org/llama.cpp ``src/models/falcon-h1.cpp`` (MIT): a name without an ending."""
-    layer, _, own = name.removeprefix("layers.").partition(".mixer.")
+    layer, _, part = name.removeprefix("layers.").partition(".mixer.")
     if name.endswith(".post_attention_layernorm.weight"):
         return SourceWeight(gguf_weight(config, name).name.removesuffix(".weight"))
-    return mamba_in_gguf(config, int(layer), own) if own else gguf_weight(config, name)
+    return mamba_in_gguf(config, int(layer), part) if part else gguf_weight(config, name)
 
 
 def hf_scales(config: ModelConfig, fields: Fields) -> dict[str, Scales]:
@@ -109,20 +109,24 @@ def hf_scales(config: ModelConfig, fields: Fields) -> dict[str, Scales]:
 
 
 def _mamba_scales(config: ModelConfig, fields: Fields) -> dict[str, Scales]:
-    own = config.recurrence
+    recurrence = config.recurrence
     before, behind = (positive(fields, f"ssm_{n}_multiplier", 1.0) for n in ("in", "out"))
     z, x, key, query, step = _factors(fields, "ssm_multipliers", 5)
     rows: dict[str, Scales] = {
-        "mixer.z_proj": ((own.value_size, z),),
-        "mixer.x_proj": ((own.value_size, x), (own.key_size, key), (own.key_size, query)),
-        "mixer.dt_proj": ((own.n_heads, step),),
+        "mixer.z_proj": ((recurrence.value_size, z),),
+        "mixer.x_proj": (
+            (recurrence.value_size, x),
+            (recurrence.key_size, key),
+            (recurrence.key_size, query),
+        ),
+        "mixer.dt_proj": ((recurrence.n_heads, step),),
     }
-    found: dict[str, Scales] = {}
+    all_scales: dict[str, Scales] = {}
     for name, scales in rows.items():
-        found[f"{name}.weight"] = tuple((n, factor * before) for n, factor in scales)
-        found[f"{name}.bias"] = scales
+        all_scales[f"{name}.weight"] = tuple((n, factor * before) for n, factor in scales)
+        all_scales[f"{name}.bias"] = scales
     both = ((config.hidden_size, behind),)
-    return found | {"mixer.out_proj.weight": both, "mixer.out_proj.bias": both}
+    return all_scales | {"mixer.out_proj.weight": both, "mixer.out_proj.bias": both}
 
 
 def _other_scales(config: ModelConfig, fields: Fields) -> dict[str, Scales]:

@@ -96,11 +96,11 @@ def _hf_widths(fields: Fields, n_layers: int) -> tuple[Fields, Sequence[int]]:
 
 
 def _hf_sparsity(fields: Fields, n_layers: int) -> Sequence[float]:
-    stated = fields.get("activation_sparsity_pattern")
-    if stated is None:
+    pattern = fields.get("activation_sparsity_pattern")
+    if pattern is None:
         n_sparse = _SPARSE_LAYERS if n_layers > _SPARSE_LAYERS else 0
         return [_SPARSITY] * n_sparse + [0.0] * (n_layers - n_sparse)
-    if not isinstance(stated, list):
+    if not isinstance(pattern, list):
         return [fields.number("activation_sparsity_pattern")] * n_layers
     shares = fields.numbers("activation_sparsity_pattern")
     if len(shares) != n_layers:
@@ -142,12 +142,12 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
 
 def _gguf_sparsity(fields: Fields, key: str, n_layers: int) -> Sequence[float]:
     """Returns the shares that correspond to the stated numbers of standard deviations."""
-    stated = fields.get(key)
-    if stated is None:
+    shares = fields.get(key)
+    if shares is None:
         return [_SPARSITY] * min(_SPARSE_LAYERS, n_layers) + [0.0] * (n_layers - _SPARSE_LAYERS)
-    if not isinstance(stated, np.ndarray) or len(stated) != n_layers:
-        fields.fail(key, stated, f"a list of {n_layers}")
-    deviations = [float(x) for x in stated]  # of a share of 0 they are minus infinity
+    if not isinstance(shares, np.ndarray) or len(shares) != n_layers:
+        fields.fail(key, shares, f"a list of {n_layers}")
+    deviations = [float(x) for x in shares]  # of a share of 0 they are minus infinity
     return [NormalDist().cdf(x) if np.isfinite(x) else 0.0 for x in deviations]
 
 

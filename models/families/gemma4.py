@@ -49,12 +49,12 @@ def recipe(ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] | None 
     if layer_gates is not None:
         raise UnsupportedModelError(f"{config.family} has no sub-layers that can be left out")
     x = embedded(ops, config)
-    given = layer_inputs(ops, config, x) if config.layer_input_size else ()
+    layer_inputs_ = layer_inputs(ops, config, x) if config.layer_input_size else ()
     for layer in range(config.n_layers):
         x = attention_half(ops, config, layer, x)
         x = mlp_half(ops, config, layer, x)
-        if given:
-            x = ops.add(x, of_layer_input(ops, layer, x, given[layer]))
+        if layer_inputs_:
+            x = ops.add(x, of_layer_input(ops, layer, x, layer_inputs_[layer]))
         if config.has_layer_scales:
             x = ops.scale_channels(x, f"layers.{layer}.layer_scalar")
         ops.hidden(x, layer + 1)
@@ -142,9 +142,9 @@ def _hf_head_size(fields: Fields, local: Sequence[bool]) -> int:
     if fields.get("per_layer_config") is None:
         return fields.integer("global_head_dim", 512, least=2)
     sizes = {}
-    for name, own in fields.tables("per_layer_config"):
-        own.refuse("num_key_value_heads", fields.integer("num_key_value_heads"))
-        sizes[name] = own.integer("head_dim", fields.integer("head_dim"), least=2)
+    for name, layer_fields in fields.tables("per_layer_config"):
+        layer_fields.refuse("num_key_value_heads", fields.integer("num_key_value_heads"))
+        sizes[name] = layer_fields.integer("head_dim", fields.integer("head_dim"), least=2)
     own_sizes = [sizes.get(str(i), fields.integer("head_dim")) for i in range(len(local))]
     of_full = {size for size, is_local in zip(own_sizes, local, strict=True) if not is_local}
     of_local = {size for size, is_local in zip(own_sizes, local, strict=True) if is_local}

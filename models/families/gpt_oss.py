@@ -103,10 +103,10 @@ def _with_sinks(config: ModelConfig) -> ModelConfig:
 
 def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
     """Returns where a weight lies in a directory: experts stacked, gate and up in one tensor."""
-    stem, _, own = hf_name(name).partition(".experts.")
-    if not own:
+    stem, _, inside = hf_name(name).partition(".experts.")
+    if not inside:
         return SourceWeight(stem)
-    matrix, _, part = own.partition(".")
+    matrix, _, part = inside.partition(".")
     is_bias, turn = part == "bias", _TURNS.get(matrix)
     theirs = "down_proj" if turn is None else "gate_up_proj"
     return SourceWeight(

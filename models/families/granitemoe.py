@@ -82,8 +82,8 @@ def expert_weight(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Wei
 
     In directories gate and up of an MLP are one tensor.
     """
-    layer, own = layer_part(name)
-    own = own.removeprefix("mlp.").removesuffix(".weight")
+    layer, part = layer_part(name)
+    part = part.removeprefix("mlp.").removesuffix(".weight")
     stem, n = f"model.layers.{layer}", config.n_experts
     moe, shared = f"{stem}.block_sparse_moe", f"{stem}.shared_mlp"
     inner, wide = config.intermediate_size, config.shared_expert_size
@@ -95,7 +95,7 @@ def expert_weight(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Wei
         "shared.gate_proj": SourceWeight(f"{shared}.input_linear.weight"),
         "shared.up_proj": SourceWeight(f"{shared}.input_linear.weight", first_row=wide),
         "shared.down_proj": SourceWeight(f"{shared}.output_linear.weight"),
-    }[own]
-    if own in SHARED_IN_GGUF:
-        return Weight(shape, hf=hf, gguf=SourceWeight(f"blk.{layer}.{SHARED_IN_GGUF[own]}.weight"))
+    }[part]
+    if part in SHARED_IN_GGUF:
+        return Weight(shape, hf=hf, gguf=SourceWeight(f"blk.{layer}.{SHARED_IN_GGUF[part]}.weight"))
     return Weight(shape, hf=hf, gguf=gguf_weight(config, name))

@@ -86,18 +86,18 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
 
 
 def _in_gguf(config: ModelConfig, name: str) -> SourceWeight:
-    layer, _, own = name.removeprefix("layers.").partition(".mixer.")
-    return mamba_in_gguf(config, int(layer), own) if own else llama.in_gguf(config, name)
+    layer, _, part = name.removeprefix("layers.").partition(".mixer.")
+    return mamba_in_gguf(config, int(layer), part) if part else llama.in_gguf(config, name)
 
 
 def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
     if not name.startswith("layers."):
         return SourceWeight(hf_name(name))
-    layer, own = layer_part(name)
+    layer, part = layer_part(name)
     prefix = f"model.layers.{layer}"
-    if own.startswith("mixer."):
-        return mamba_in_hf(config, f"{prefix}.mamba", own.removeprefix("mixer."))
-    stem, _, kind = own.rpartition(".")
+    if part.startswith("mixer."):
+        return mamba_in_hf(config, f"{prefix}.mamba", part.removeprefix("mixer."))
+    stem, _, kind = part.rpartition(".")
     halves = {"mlp.gate_proj": 0, "mlp.up_proj": config.intermediate_size}
     if stem in halves:
         return SourceWeight(f"{prefix}.shared_mlp.input_linear.{kind}", first_row=halves[stem])

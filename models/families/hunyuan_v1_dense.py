@@ -46,8 +46,8 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
 
 
 def _in_hf(name: str) -> str:
-    own = name.split(".")[-2]
-    return hf_name(name.replace(own, _NORMS.get(own, own)))
+    part = name.split(".")[-2]
+    return hf_name(name.replace(part, _NORMS.get(part, part)))
 
 
 def _rotated_first(config: ModelConfig) -> ModelConfig:

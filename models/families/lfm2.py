@@ -47,8 +47,8 @@ def read_hf(fields: Fields) -> ModelConfig:
         fields, num_key_value_heads=8, max_position_embeddings=128_000, rope_theta=1e6,
         tie_word_embeddings=fields.flag("tie_embedding", True),
     )  # fmt: skip
-    stated = {"rms_norm_eps": fields.number("norm_eps", 1e-5), "intermediate_size": _width(fields)}
-    fields = Fields({**fields.values, **stated}, fields.origin, CheckpointError)
+    values = {"rms_norm_eps": fields.number("norm_eps", 1e-5), "intermediate_size": _width(fields)}
+    fields = Fields({**fields.values, **values}, fields.origin, CheckpointError)
     config = hf_decoder(fields, "lfm2", has_qk_norm=True)
     size = fields.integer("conv_L_cache", 3, least=1, most=MAX_CONV_SIZE)
     has_bias = fields.flag("conv_bias", False)
@@ -120,8 +120,8 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
 def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
     if not name.startswith("layers."):
         return SourceWeight(hf_name("embedding_norm.weight" if name == "norm.weight" else name))
-    layer, own = layer_part(name)
-    stem, _, kind = own.rpartition(".")
+    layer, part = layer_part(name)
+    stem, _, kind = part.rpartition(".")
     if stem in _IN_PROJ:
         first_row = _IN_PROJ[stem] * config.hidden_size
         return SourceWeight(f"model.layers.{layer}.conv.in_proj.{kind}", first_row=first_row)
@@ -133,8 +133,8 @@ def _in_gguf(config: ModelConfig, name: str) -> SourceWeight:
         return SourceWeight("token_embd_norm.weight")
     if ".mixer." not in name:
         return gguf_weight(config, name)
-    layer, own = layer_part(name)
-    stem, _, kind = own.rpartition(".")
+    layer, part = layer_part(name)
+    stem, _, kind = part.rpartition(".")
     if stem in _IN_PROJ:
         first_row = _IN_PROJ[stem] * config.hidden_size
         return SourceWeight(f"blk.{layer}.shortconv.in_proj.{kind}", first_row=first_row)

@@ -43,10 +43,12 @@ def read_hf(fields: Fields) -> ModelConfig:
         fields.refuse(key, harmless)
     fields.refuse("clip_qkv")
     fields.refuse("embedding_size", fields.integer("vocab_size"))
-    stated = {ours: fields.get(theirs) for theirs, ours in _USUAL_KEYS.items()}
-    if stated["intermediate_size"] is None:
-        stated["intermediate_size"] = fields.integer("mlp_ratio", 4) * fields.integer("d_model")
-    values = {"rms_norm_eps": 1e-5, **fields.values, **stated}
+    usual_values = {ours: fields.get(theirs) for theirs, ours in _USUAL_KEYS.items()}
+    if usual_values["intermediate_size"] is None:
+        usual_values["intermediate_size"] = fields.integer("mlp_ratio", 4) * fields.integer(
+            "d_model"
+        )
+    values = {"rms_norm_eps": 1e-5, **fields.values, **usual_values}
     usual = Fields(values, fields.origin, CheckpointError)
     has_bias = fields.flag("include_qkv_bias", False)
     return hf_bidirectional(fields, hf_decoder(usual, "llada", has_qkv_bias=has_bias))

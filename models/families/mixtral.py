@@ -54,11 +54,11 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
 
 def _in_hf(config: ModelConfig, name: str) -> SourceWeight | None:
     """Returns where a weight of the MLPs lies."""
-    layer, _, own = name.removeprefix("layers.").partition(".mlp.")
+    layer, _, part = name.removeprefix("layers.").partition(".mlp.")
     stem = f"model.layers.{layer}.block_sparse_moe"
-    if own == "router.weight":
+    if part == "router.weight":
         return SourceWeight(f"{stem}.gate.weight")
-    if not own.startswith("experts."):
+    if not part.startswith("experts."):
         return None
-    theirs = _MLPS[own.split(".")[1]]
+    theirs = _MLPS[part.split(".")[1]]
     return SourceWeight(f"{stem}.experts.{{expert}}.{theirs}.weight", config.n_experts)

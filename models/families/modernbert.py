@@ -44,8 +44,8 @@ def read_hf(fields: Fields) -> ModelConfig:
     for key in ("attention_bias", "mlp_bias", "norm_bias"):
         fields.refuse(key, False)
     refuse_packing(fields)
-    stated = fields.number("local_rope_theta", _LOCAL_THETA)
-    fields, local_theta = hf_rotations(fields, stated)
+    default_theta = fields.number("local_rope_theta", _LOCAL_THETA)
+    fields, local_theta = hf_rotations(fields, default_theta)
     rope = rope_fields(fields)
     rope.refuse("rope_type", "default")
     theta = rope.number("rope_theta", fields.number("global_rope_theta", 160000.0))
@@ -93,11 +93,11 @@ def recipe(ops: Ops[T], config: ModelConfig, layer_gates: Sequence[bool] | None 
 
 def weights(config: ModelConfig) -> dict[str, Weight]:
     """Returns the shape of each weight and where it lies."""
-    found = {}
+    weights_of_layers = {}
     for name, shape in pre_norm_shapes(config).items():
         source = _source(config, name)
-        found[name] = Weight(shape, source, source)
-    return found
+        weights_of_layers[name] = Weight(shape, source, source)
+    return weights_of_layers
 
 
 def _source(config: ModelConfig, name: str) -> SourceWeight:

@@ -62,11 +62,11 @@ def read_hf(fields: Fields) -> ModelConfig:
         fields, num_key_value_heads=8, head_dim=fields.integer("attention_head_dim", 128),
         max_position_embeddings=4096,
     )  # fmt: skip
-    stated = {
+    values = {
         "num_hidden_layers": len(kinds),
         "rms_norm_eps": fields.number("layer_norm_epsilon", 1e-5),
     }
-    fields = Fields({**fields.values, **stated}, fields.origin, CheckpointError)
+    fields = Fields({**fields.values, **values}, fields.origin, CheckpointError)
     return _with_layers(hf_decoder(fields, "nemotron_h"), _mamba(fields), kinds)
 
 
@@ -76,15 +76,15 @@ def _kinds(fields: Fields) -> list[Mixer]:
     Where neither is stated, the class of the family takes a list with experts in it.
     """
     key = next((key for key in _TYPES if fields.get(key) is not None), _PATTERN)
-    stated = fields.text(key, "M-*E") if key == _PATTERN else fields.texts(key)
-    if not stated:
-        fields.fail(key, stated, "the kinds of all layers")
-    if (other := next((kind for kind in stated if kind not in _MIXERS), None)) is not None:
+    pattern = fields.text(key, "M-*E") if key == _PATTERN else fields.texts(key)
+    if not pattern:
+        fields.fail(key, pattern, "the kinds of all layers")
+    if (other := next((kind for kind in pattern if kind not in _MIXERS), None)) is not None:
         what = "a mixture of experts" if other in ("E", "moe") else shown(other)
         raise UnsupportedModelError(
             f"{fields.origin}: {key} has {what}, only {', '.join(_MIXERS)} are supported"
         )
-    return [_MIXERS[kind] for kind in stated]
+    return [_MIXERS[kind] for kind in pattern]
 
 
 def _mamba(fields: Fields) -> Recurrence:
@@ -94,9 +94,11 @@ def _mamba(fields: Fields) -> Recurrence:
         for usual, (theirs, default) in _MAMBA_KEYS.items()
     }  # fmt: skip
     values["time_step_limit"] = fields.get("time_step_limit")
-    own = Fields(values, fields.origin, CheckpointError)
-    width = own.integer("mamba_n_heads", least=1) * own.integer("mamba_d_head", least=1)
-    return hf_mamba(own, width)
+    fields_of_mamba = Fields(values, fields.origin, CheckpointError)
+    width = fields_of_mamba.integer("mamba_n_heads", least=1) * fields_of_mamba.integer(
+        "mamba_d_head", least=1
+    )
+    return hf_mamba(fields_of_mamba, width)
 
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:
@@ -143,22 +145,22 @@ def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
     others = {"embed_tokens.weight": "embeddings.weight", "norm.weight": "norm_f.weight"}
     if not name.startswith("layers."):
         return SourceWeight(name if name == "lm_head.weight" else f"model.{others[name]}")
-    layer, own = layer_part(name)
+    layer, part = layer_part(name)
     prefix = f"model.layers.{layer}"
-    if own.startswith("mixer."):
-        return mamba_in_hf(config, f"{prefix}.mixer", own.removeprefix("mixer."))
-    if own == _norm(config, layer):
+    if part.startswith("mixer."):
+        return mamba_in_hf(config, f"{prefix}.mixer", part.removeprefix("mixer."))
+    if part == _norm(config, layer):
         return SourceWeight(f"{prefix}.norm.weight")
-    return SourceWeight(f"{prefix}.mixer.{own.partition('.')[2]}")
+    return SourceWeight(f"{prefix}.mixer.{part.partition('.')[2]}")
 
 
 def _in_gguf(config: ModelConfig, name: str) -> SourceWeight:
     if not name.startswith("layers."):
         return gguf_weight(config, name)
-    layer, own = layer_part(name)
-    if own.startswith("mixer."):
-        return mamba_in_gguf(config, layer, own.removeprefix("mixer."))
-    if own == _norm(config, layer):
+    layer, part = layer_part(name)
+    if part.startswith("mixer."):
+        return mamba_in_gguf(config, layer, part.removeprefix("mixer."))
+    if part == _norm(config, layer):
         return SourceWeight(f"blk.{layer}.attn_norm.weight")
     return gguf_weight(config, name)
 

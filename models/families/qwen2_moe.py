@@ -82,10 +82,10 @@ def weights(config: ModelConfig) -> dict[str, Weight]:
 
 def weight(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Weight:
     """Returns the ``shape`` of a weight and where it lies."""
-    layer, _, own = name.removeprefix("layers.").partition(".mlp.")
-    own = own.removesuffix(".weight")
-    if (found := _SHARED.get(own)) is None:
+    layer, _, part = name.removeprefix("layers.").partition(".mlp.")
+    part = part.removesuffix(".weight")
+    if (names := _SHARED.get(part)) is None:
         hf, gguf = qwen3_moe.in_hf(config, name), gguf_weight(config, name)
         return Weight(shape, hf=hf, gguf=gguf)
-    hf = SourceWeight(f"model.layers.{layer}.mlp.{found}.weight")
-    return Weight(shape, hf=hf, gguf=SourceWeight(f"blk.{layer}.{SHARED_IN_GGUF[own]}.weight"))
+    hf = SourceWeight(f"model.layers.{layer}.mlp.{names}.weight")
+    return Weight(shape, hf=hf, gguf=SourceWeight(f"blk.{layer}.{SHARED_IN_GGUF[part]}.weight"))

@@ -36,10 +36,10 @@ def tiled(config: ModelConfig) -> ModelConfig:
 
     Source: ggml-org/llama.cpp ``conversion/qwen.py`` ``_LinearAttentionVReorderBase`` (MIT).
     """
-    own = config.recurrence
-    if own.n_heads == own.n_groups:
+    recurrence = config.recurrence
+    if recurrence.n_heads == recurrence.n_groups:
         return config
-    return dataclasses.replace(config, recurrence=dataclasses.replace(own, is_tiled=True))
+    return dataclasses.replace(config, recurrence=dataclasses.replace(recurrence, is_tiled=True))
 
 
 def weights(config: ModelConfig) -> dict[str, Weight]:

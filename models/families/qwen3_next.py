@@ -76,9 +76,9 @@ def draft_layer(config: ModelConfig) -> dict[str, Weight]:
 
 
 def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
-    own = config.recurrence
-    each = own.n_heads // max(own.n_groups, 1)
-    values = each * own.head_size
+    recurrence = config.recurrence
+    each = recurrence.n_heads // max(recurrence.n_groups, 1)
+    values = each * recurrence.head_size
     parts = {
         "x_proj": ("qkvz", (0, 1, 2)), "z_proj": ("qkvz", (3,)),
         "b_proj": ("ba", (0,)), "dt_proj": ("ba", (1,)),
@@ -87,18 +87,22 @@ def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
     if stem not in parts:
         return delta_in_hf(config, name)
     tensor, chosen = parts[stem]
-    sizes = (own.state_size, own.state_size, values, values) if tensor == "qkvz" else (each, each)
+    sizes = (
+        (recurrence.state_size, recurrence.state_size, values, values)
+        if tensor == "qkvz"
+        else (each, each)
+    )
     return SourceWeight(
         f"model.layers.{layer_part(name)[0]}.linear_attn.in_proj_{tensor}.weight",
-        grouped=GroupedRows(own.n_groups, sizes, chosen),
+        grouped=GroupedRows(recurrence.n_groups, sizes, chosen),
     )
 
 
 def _in_gguf(config: ModelConfig, name: str) -> SourceWeight:
-    own = config.recurrence
+    recurrence = config.recurrence
     stem = name.removesuffix(".weight").rpartition(".mixer.")[2]
     if stem not in ("b_proj", "dt_proj"):
         return delta_in_gguf(config, name)
-    each = own.n_heads // own.n_groups
-    grouped = GroupedRows(own.n_groups, (each, each), (int(stem == "dt_proj"),))
+    each = recurrence.n_heads // recurrence.n_groups
+    grouped = GroupedRows(recurrence.n_groups, (each, each), (int(stem == "dt_proj"),))
     return SourceWeight(f"blk.{layer_part(name)[0]}.ssm_ba.weight", grouped=grouped)

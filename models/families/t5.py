@@ -105,11 +105,15 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
 
 def weights(config: ModelConfig) -> dict[str, Weight]:
     """Returns the shape of each weight and where it lies."""
-    found = {name: _weight(config, name, shape) for name, shape in decoder_shapes(config).items()}
+    all_weights = {
+        name: _weight(config, name, shape) for name, shape in decoder_shapes(config).items()
+    }
     if config.encoder is not None:
-        own = weights(config.encoder).items()
-        found |= {f"encoder.{name}": weight for name, weight in own if name != _EMBEDDING}
-    return found
+        of_encoder = weights(config.encoder).items()
+        all_weights |= {
+            f"encoder.{name}": weight for name, weight in of_encoder if name != _EMBEDDING
+        }
+    return all_weights
 
 
 _EMBEDDING = "embed_tokens.weight"
@@ -145,8 +149,8 @@ def _weight(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Weight:
         )
     elif name not in _STACK:
         layer, rest = layer_part(name)
-        own, _, kind = rest.rpartition(".")
-        theirs = _PARTS[own].format(
+        stem, _, kind = rest.rpartition(".")
+        theirs = _PARTS[stem].format(
             attn="layer.0",
             mlp="layer.1" if config.is_encoder else "layer.2",
             up="wi_1" if config.is_gated else "wi",

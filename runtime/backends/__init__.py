@@ -150,15 +150,15 @@ def _check_system(graph: Path, backend: str, kind: GraphKind) -> None:
 
 
 def _files(folder: Path, entry: ModelEntry) -> tuple[tuple[str, int, int, int], ...]:
-    found = []
+    sizes = []
     for name in entry.files:
         path = (folder / name).resolve()
         try:
             status = path.stat()
         except OSError as error:
             raise BundleError(f"cannot read {path}: {error.strerror}") from None
-        found.append((str(path), status.st_ino, status.st_mtime_ns, status.st_size))
-    return tuple(found)
+        sizes.append((str(path), status.st_ino, status.st_mtime_ns, status.st_size))
+    return tuple(sizes)
 
 
 def _what_installs(error: ImportError, kind: GraphKind) -> str:

@@ -79,28 +79,26 @@ class EncoderDecoder:
         Raises:
             SessionError: A source is not the beginning of its text, or not whole.
         """
-        reading = {i for i, wanted in enumerate(passes) if self._is_reading(wanted)}
-        written = [wanted for i, wanted in enumerate(passes) if i not in reading]
+        reading = {i for i, pass_ in enumerate(passes) if self._is_reading(pass_)}
+        written = [pass_ for i, pass_ in enumerate(passes) if i not in reading]
         rows = iter(self._decoder.compute(written) if written else ())
-        return [
-            self._read(wanted) if i in reading else next(rows) for i, wanted in enumerate(passes)
-        ]
+        return [self._read(pass_) if i in reading else next(rows) for i, pass_ in enumerate(passes)]
 
     def close(self) -> None:
         self._encoder.close()
         self._decoder.close()
 
-    def _is_reading(self, wanted: Pass) -> bool:
-        return any(is_source(token, self.vocab_size) for token in wanted.tree.tokens)
+    def _is_reading(self, pass_: Pass) -> bool:
+        return any(is_source(token, self.vocab_size) for token in pass_.tree.tokens)
 
-    def _read(self, wanted: Pass) -> Rows:
-        if wanted.n_past or wanted.logit_rows or not wanted.tree.is_chain:
+    def _read(self, pass_: Pass) -> Rows:
+        if pass_.n_past or pass_.logit_rows or not pass_.tree.is_chain:
             raise SessionError(
-                f"a pass over a source after {wanted.n_past} tokens asks for "
-                f"{len(wanted.logit_rows)} rows of logits, expected none, at the text's beginning"
+                f"a pass over a source after {pass_.n_past} tokens asks for "
+                f"{len(pass_.logit_rows)} rows of logits, expected none, at the text's beginning"
             )
-        rows = self._encoder.read(source_ids(wanted.tree.tokens, self.vocab_size))
-        cast(SourceState, wanted.sequence.state).take_source(rows)
+        rows = self._encoder.read(source_ids(pass_.tree.tokens, self.vocab_size))
+        cast(SourceState, pass_.sequence.state).take_source(rows)
         return Rows(np.empty((0, self.vocab_size), np.float32))
 
 
@@ -127,11 +125,11 @@ class Encoder:
             for part in KV_PARTS
         }
         session = self._session
-        for what, found, stated in (
+        for what, ports, names in (
             ("inputs", session.get_inputs(), (INPUT_IDS,)),
             ("outputs", session.get_outputs(), tuple(self._outputs.values())),
         ):
-            check_names(graph, what, [port.name for port in found], stated)
+            check_names(graph, what, [port.name for port in ports], names)
 
     def read(self, ids: Sequence[int]) -> SourceRows:
         """Returns the rows of a source.
@@ -143,8 +141,8 @@ class Encoder:
             raise SessionError("the model is closed: load the bundle again")
         inputs, names = {INPUT_IDS: np.array([ids], np.int64)}, list(self._outputs.values())
         with self._affinity.held():
-            found = PassRunner().run(partial(self._session.run, names, inputs))
-        return dict(zip(self._outputs, found, strict=True))
+            outputs = PassRunner().run(partial(self._session.run, names, inputs))
+        return dict(zip(self._outputs, outputs, strict=True))
 
     def close(self) -> None:
         """Releases the graph."""

@@ -13,11 +13,11 @@ from edgedec.models.graph import STATE_PLACE, STATE_WALK, STATES, GraphContract,
 _MAX_NAMES = 8  # listed in a message
 
 
-def check_names(graph: Path, what: str, found: Collection[str], stated: Collection[str]) -> None:
-    """Raises a BundleError unless the names ``found`` in ``graph`` are those ``stated``."""
-    if set(found) != set(stated):
+def check_names(graph: Path, what: str, names: Collection[str], expected: Collection[str]) -> None:
+    """Raises a BundleError unless the names ``names`` in ``graph`` are those ``expected``."""
+    if set(names) != set(expected):
         raise BundleError(
-            f"{graph} has {what} {_listed(found)}, the manifest states {_listed(stated)}: "
+            f"{graph} has {what} {_listed(names)}, the manifest states {_listed(expected)}: "
             "export the model again"
         )
 
@@ -25,7 +25,7 @@ def check_names(graph: Path, what: str, found: Collection[str], stated: Collecti
 def check_shape(
     graph: Path,
     name: str,
-    found: Sequence[int | str | None],
+    shape: Sequence[int | str | None],
     expected: Sequence[int | None] | None,
 ) -> None:
     """Raises a BundleError where the shape of ``name`` is not what the configuration makes it.
@@ -34,10 +34,10 @@ def check_shape(
     """
     if expected is None:
         return
-    both = zip(found, expected, strict=False)
-    if len(found) != len(expected) or any(_differ(*sizes) for sizes in both):
+    both = zip(shape, expected, strict=False)
+    if len(shape) != len(expected) or any(_differ(*sizes) for sizes in both):
         raise BundleError(
-            f"{graph} has {name} of shape {_shape_text(found)}, the manifest's "
+            f"{graph} has {name} of shape {_shape_text(shape)}, the manifest's "
             f"config makes it {_shape_text(expected)}: export the model again"
         )
 
@@ -66,8 +66,8 @@ def one_line(error: Exception) -> str:
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 
-def _differ(found: int | str | None, stated: int | None) -> bool:
-    return isinstance(found, int) and stated is not None and found != stated
+def _differ(size: int | str | None, expected: int | None) -> bool:
+    return isinstance(size, int) and expected is not None and size != expected
 
 
 def _shape_text(shape: Sequence[int | str | None]) -> str:

@@ -113,14 +113,14 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
         if len(passes) == 1:
             return [passes[0].sequence.state.run(passes[0])]
         groups: dict[object, list[int]] = {}
-        for i, wanted in enumerate(passes):
-            groups.setdefault(_kind(wanted) or i, []).append(i)
-        found: dict[int, Rows] = {}
+        for i, pass_ in enumerate(passes):
+            groups.setdefault(_kind(pass_) or i, []).append(i)
+        rows_of: dict[int, Rows] = {}
         for group in groups.values():
             together = [passes[i] for i in group]
             run = self.compute_together if len(group) > 1 else super().compute
-            found |= zip(group, run(together), strict=True)
-        return [found[i] for i in range(len(passes))]
+            rows_of |= zip(group, run(together), strict=True)
+        return [rows_of[i] for i in range(len(passes))]
 
     def compute_together(self, passes: Sequence[Pass]) -> list[Rows]:
         """Returns the rows of passes of several sequences of the same arenas, in one run."""
@@ -252,40 +252,40 @@ class InPlaceKVCache(Generic[R]):
         self.caches = _first_of(LayerArenas(self._model.config, 0, self._model.contract.kv, 1))
         self._bind_anew()
 
-    def run(self, wanted: Pass) -> Rows:
+    def run(self, pass_: Pass) -> Rows:
         """Returns the asked rows; see `Runs`."""
-        has_closed = wanted.layer_gates is not None or wanted.layers is not None
+        has_closed = pass_.layer_gates is not None or pass_.layers is not None
         if has_closed or self._has_closed:
             self._has_closed = has_closed
-            self._set_gates(wanted)
-        if wanted.entry is not None:
-            self._check_entry(wanted, wanted.entry)
+            self._set_gates(pass_)
+        if pass_.entry is not None:
+            self._check_entry(pass_, pass_.entry)
         if self.recurrent is None:
-            return self._runs.run((wanted,))
-        self.recurrent.begin(wanted.n_past, wanted.tree)
-        rows = self._runs.run((wanted,))
-        self.recurrent.finish(wanted.n_past)
+            return self._runs.run((pass_,))
+        self.recurrent.begin(pass_.n_past, pass_.tree)
+        rows = self._runs.run((pass_,))
+        self.recurrent.finish(pass_.n_past)
         return rows
 
     def _bind_anew(self) -> None:
         """Forgets what refers to arrays of `shared_inputs`, which are others now."""
         self._runs = self._model.new_runs(self.shared_inputs)
 
-    def _check_entry(self, wanted: Pass, entry: Float32) -> None:
+    def _check_entry(self, pass_: Pass, entry: Float32) -> None:
         """Raises a SessionError unless the hidden states of a pass are as wide as the model's."""
-        expected = (len(wanted.tree) - wanted.n_known, self._model.config.hidden_size)
+        expected = (len(pass_.tree) - pass_.n_known, self._model.config.hidden_size)
         if entry.shape != expected:
             raise SessionError(
                 f"the hidden states have the shape {entry.shape}, expected {expected}: a "
                 "row of the model's width for each token of the pass"
             )
 
-    def _set_gates(self, wanted: Pass) -> None:
+    def _set_gates(self, pass_: Pass) -> None:
         """Opens the gates of the sub-layers that run."""
-        self._layer_gates[:] = 1 if wanted.layer_gates is None else np.bool_(wanted.layer_gates)
-        if wanted.layers is not None:
-            self._layer_gates[: 2 * wanted.layers.start] = 0
-            self._layer_gates[2 * wanted.layers.stop :] = 0
+        self._layer_gates[:] = 1 if pass_.layer_gates is None else np.bool_(pass_.layer_gates)
+        if pass_.layers is not None:
+            self._layer_gates[: 2 * pass_.layers.start] = 0
+            self._layer_gates[2 * pass_.layers.stop :] = 0
 
 
 def _first_of(arenas: LayerArenas) -> LayerCaches:
@@ -295,16 +295,16 @@ def _first_of(arenas: LayerArenas) -> LayerCaches:
     return LayerCaches(arenas, text)
 
 
-def _kind(wanted: Pass) -> object:
+def _kind(pass_: Pass) -> object:
     """Returns what passes must have in common to run as one; None if it runs alone."""
-    if wanted.layer_gates is not None or wanted.layers is not None:
+    if pass_.layer_gates is not None or pass_.layers is not None:
         return None
-    return caches_of(wanted).arenas, wanted.sequence.cores
+    return caches_of(pass_).arenas, pass_.sequence.cores
 
 
-def caches_of(wanted: Pass) -> LayerCaches:
+def caches_of(pass_: Pass) -> LayerCaches:
     """Returns the keys and values of the sequence of a pass."""
-    state = wanted.sequence.state
+    state = pass_.sequence.state
     assert isinstance(state, InPlaceKVCache)
     return state.caches
 
@@ -325,25 +325,25 @@ def shared_inputs(
 def split_rows(rows: Rows, passes: Sequence[Pass]) -> list[Rows]:
     """Returns the part of each of ``passes`` in the rows of all; views."""
     parts, first_row, first_token, first_mtp = [], 0, 0, 0
-    for wanted in passes:
-        n_tokens, n_rows = len(wanted.tree) - wanted.n_known, len(wanted.logit_rows)
-        asked = slice(first_row, first_row + n_rows)
+    for pass_ in passes:
+        n_tokens, n_rows = len(pass_.tree) - pass_.n_known, len(pass_.logit_rows)
+        of_pass = slice(first_row, first_row + n_rows)
         tokens = slice(first_token, first_token + n_tokens)
-        has_logits = wanted.with_logits or rows.row_stats is None
-        mtp = rows.mtp if wanted.with_mtp else None
+        has_logits = pass_.with_logits or rows.row_stats is None
+        mtp = rows.mtp if pass_.with_mtp else None
         if mtp is not None:
             its = slice(first_mtp, first_mtp + n_rows)
             mtp = MtpRows(mtp.ids[its], mtp.log_probs[its])
             first_mtp += n_rows
         parts.append(
             Rows(
-                rows.logits[asked] if has_logits else rows.logits[:0],
-                {layer: rows.hidden[layer][tokens] for layer in wanted.hidden_layers},
-                None if rows.row_stats is None else rows.row_stats.part(asked),
+                rows.logits[of_pass] if has_logits else rows.logits[:0],
+                {layer: rows.hidden[layer][tokens] for layer in pass_.hidden_layers},
+                None if rows.row_stats is None else rows.row_stats.part(of_pass),
                 mtp=mtp,
             )
         )
-        first_row, first_token = asked.stop, tokens.stop
+        first_row, first_token = of_pass.stop, tokens.stop
     return parts
 
 
@@ -358,11 +358,11 @@ def check_kv_cache(graph: Path, contract: GraphContract, config: ModelConfig) ->
         )
     row_nbytes = kv_row_nbytes(config, contract.kv.format)
     block_nbytes = kv_block_nbytes(config, contract.kv.format)
-    stated = contract.kv.row_nbytes, contract.kv.block_nbytes
-    if stated != (row_nbytes, block_nbytes):
+    sizes = contract.kv.row_nbytes, contract.kv.block_nbytes
+    if sizes != (row_nbytes, block_nbytes):
         raise BundleError(
             f"{graph} keeps {row_nbytes} bytes of a token, in blocks of {block_nbytes}, the "
-            f"manifest states {stated[0]} and {stated[1]}: export the model again"
+            f"manifest states {sizes[0]} and {sizes[1]}: export the model again"
         )
 
 

@@ -106,8 +106,8 @@ class PanelKVCache:
         ]
         self.places: Places = sum(((*_MORE_PLACES, *more) for more in places[1:]), places[0])
         first = runs[-1].slot * n_panels
-        own = slice(first, first + n_panels)
-        self._panels = {name: panels[:, :, own] for name, panels in self.arena.panels.items()}
+        of_text = slice(first, first + n_panels)
+        self._panels = {name: panels[:, :, of_text] for name, panels in self.arena.panels.items()}
 
     @property
     def nbytes(self) -> int:
@@ -137,8 +137,8 @@ class PanelKVCache:
             shape = (*panels.shape[:2], stop - start, *panels.shape[4:])
             kv_rows[name] = np.empty(shape, panels.dtype)
             for run in self._runs(start, stop):
-                found = self.arena.panels[name][:, :, run.placed(self.arena.slot_panels)]
-                for of_layer, layer in zip(kv_rows[name], found, strict=True):
+                rows = self.arena.panels[name][:, :, run.placed(self.arena.slot_panels)]
+                for of_layer, layer in zip(kv_rows[name], rows, strict=True):
                     of_layer[:, run.tokens] = _in_a_row(layer)[:, run.lanes]
         return kv_rows
 

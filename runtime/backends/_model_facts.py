@@ -29,7 +29,7 @@ class GraphToRun:
 class RunningState(SequenceState, Protocol):
     """A state with a graph's inputs and outputs of its own, which it runs passes with."""
 
-    def run(self, wanted: Pass) -> Rows:
+    def run(self, pass_: Pass) -> Rows:
         """Returns the rows of a pass."""
 
 
@@ -61,4 +61,4 @@ class ModelFacts:
 
     def compute(self, passes: Sequence[Pass]) -> list[Rows]:
         """Runs each pass with the inputs and outputs of its own sequence; see `Model`."""
-        return [cast(RunningState, wanted.sequence.state).run(wanted) for wanted in passes]
+        return [cast(RunningState, pass_.sequence.state).run(pass_) for pass_ in passes]

@@ -121,20 +121,20 @@ def check_ports(
     config: ModelConfig,
 ) -> None:
     """Raises a BundleError unless the graph has the ports that contract and config state."""
-    for what, found, stated in (
+    for what, ports, names in (
         ("inputs", session.get_inputs(), contract.inputs),
         ("outputs", session.get_outputs(), contract.outputs),
     ):
-        check_names(graph, what, [value.name for value in found], stated)
+        check_names(graph, what, [value.name for value in ports], names)
     kv = contract.kv
     element = kv_panels_of(kv.format).element if kv.kind == "panels" else kv.format
     for value in session.get_inputs():
         if value.name not in (K_CACHE, V_CACHE, K_RING, V_RING, *contract.past_ports):
             continue
-        if (found := _ELEMENTS.get(value.type, value.type)) != element:
+        if (element_type := _ELEMENTS.get(value.type, value.type)) != element:
             raise BundleError(
-                f"{graph} has a KV cache of {found}, the manifest states {contract.kv.format}, "
-                f"which is kept as {element}: export the model again"
+                f"{graph} has a KV cache of {element_type}, the manifest states "
+                f"{contract.kv.format}, which is kept as {element}: export the model again"
             )
     _check_sizes(graph, session, contract, config)
 
@@ -149,7 +149,7 @@ def _check_sizes(
     n_layers, n_heads = len(config.kv_layers), config.n_kv_heads
     recurrent, row_size = contract.kv.recurrent_layers, config.recurrence.row_size
     n_rings = len(contract.kv.ring_layers)
-    stated: dict[str, tuple[int | None, ...]] = {}
+    expected: dict[str, tuple[int | None, ...]] = {}
     for names, n, is_ring in (
         ((K_CACHE, V_CACHE), n_layers - n_rings, False),
         ((K_RING, V_RING), n_rings, True),
@@ -157,8 +157,8 @@ def _check_sizes(
         if contract.kv.kind == "panels":
             panels = kv_panels_of(contract.kv.format)
             shapes = panels.shapes(None, None, config.kv_head_size(is_ring))
-            stated |= {port: (n, n_heads, *of) for port, of in zip(names, shapes, strict=True)}
-    stated |= {
+            expected |= {port: (n, n_heads, *of) for port, of in zip(names, shapes, strict=True)}
+    expected |= {
         RECURRENT_ROWS: (len(recurrent), None, row_size),
         STATES: (len(recurrent), 2, config.recurrence.n_state_floats),
         CONV_TAPS: (None, config.recurrence.conv_size),
@@ -174,7 +174,7 @@ def _check_sizes(
         **dict.fromkeys((MTP_IDS, MTP_LOG_PROBS), (None, contract.can.mtp, N_TOP)),
     }
     for port in (*session.get_inputs(), *session.get_outputs()):
-        check_shape(graph, port.name, port.shape, stated.get(port.name))
+        check_shape(graph, port.name, port.shape, expected.get(port.name))
     if contract.past_ports and len(contract.past_ports) != 2 * n_layers:
         raise BundleError(
             f"{graph} keeps {len(contract.past_ports)} arrays of keys and values, the manifest's "

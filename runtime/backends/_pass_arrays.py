@@ -64,22 +64,22 @@ def gathered(
     whole: list[int] = []
     rings: list[int] = []
     has_logits, has_hidden = not can.row_stats, False
-    for wanted in passes:
-        tree, n_known, n_past = wanted.tree, wanted.n_known, wanted.n_past
-        asked, n_before = wanted.logit_rows, len(positions) - n_known
-        if wanted.with_mtp:
-            mtp_rows += range(len(rows), len(rows) + len(asked))
-        if wanted.with_logits:
+    for pass_ in passes:
+        tree, n_known, n_past = pass_.tree, pass_.n_known, pass_.n_past
+        logit_rows, n_before = pass_.logit_rows, len(positions) - n_known
+        if pass_.with_mtp:
+            mtp_rows += range(len(rows), len(rows) + len(logit_rows))
+        if pass_.with_logits:
             has_logits = True
-        if wanted.hidden_layers:
+        if pass_.hidden_layers:
             has_hidden = True
-        if wanted.entry is None:
+        if pass_.entry is None:
             ids += tree.tokens[n_known:]
         positions += tree.positions(n_past)[n_known:]
         parents += tree.parents
-        rows += [n_before + row for row in asked] if n_before else asked
+        rows += [n_before + row for row in logit_rows] if n_before else logit_rows
         if has_places:
-            in_whole, in_ring = wanted.sequence.state.caches.places
+            in_whole, in_ring = pass_.sequence.state.caches.places
             counts = n_past, len(tree.tokens) - n_known, len(tree.tokens)
             whole += counts + in_whole
             rings += counts + in_ring
@@ -95,7 +95,7 @@ def gathered(
         len(passes),
         len(whole) // SEQUENCE_FIELDS,
     )
-    sources = [wanted.sequence.n_source for wanted in passes] if can.sources else ()
+    sources = [pass_.sequence.n_source for pass_ in passes] if can.sources else ()
     return shape, [*ids, *positions, *parents, *whole, *rings, *rows, *mtp_rows, *sources]
 
 
@@ -103,7 +103,7 @@ def _hidden(passes: Sequence[Pass], n_layers: int) -> tuple[tuple[int, int], ...
     """Returns the layers whose hidden states are wanted, each with the layer of its port."""
     layers: Iterable[int] = passes[0].hidden_layers
     if len(passes) > 1:
-        layers = dict.fromkeys(layer for wanted in passes for layer in wanted.hidden_layers)
+        layers = dict.fromkeys(layer for pass_ in passes for layer in pass_.hidden_layers)
     # Closed gates pass on what the last layer that runs leaves.
     stop = n_layers if passes[0].layers is None else passes[0].layers.stop
     return tuple((i, n_layers if i == stop else i) for i in layers)
@@ -146,9 +146,9 @@ class PassArrays:
             self._entry[0] = passes[0].entry
         if self._features.size:
             n_before = 0
-            for wanted in passes:
-                n_behind = n_before + wanted.n_rows
-                features = 0 if wanted.features is None else wanted.features
+            for pass_ in passes:
+                n_behind = n_before + pass_.n_rows
+                features = 0 if pass_.features is None else pass_.features
                 self._features[0, n_before:n_behind] = features
                 n_before = n_behind
 

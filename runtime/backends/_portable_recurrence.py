@@ -47,17 +47,17 @@ class PortableRecurrence:
 
     def inputs(self, tree: TokenTree, n_past: int, n_known: int) -> dict[str, Array]:
         """Returns what a pass reads: ``n_known`` nodes of ``tree`` were computed before it."""
-        own, layers = self._own, self._layers
+        recurrence, layers = self._own, self._layers
         self.state.begin(n_past, tree)
         base, states, is_kept = self.state.reading()
-        rows = self.state.rows_between(base - own.look_back, n_past + n_known)
+        rows = self.state.rows_between(base - recurrence.look_back, n_past + n_known)
         inputs = {rows_port(layer): rows[i : i + 1] for i, layer in enumerate(layers)}
-        if not own.has_states:
-            taps = conv_taps(tree.parents, own.look_back, own.conv_size)
+        if not recurrence.has_states:
+            taps = conv_taps(tree.parents, recurrence.look_back, recurrence.conv_size)
             return {**inputs, CONV_TAPS: taps[n_known:]}
-        walk = state_walk(tree.parents, n_known, n_past - base, is_kept, own.conv_size)
-        n_floats = math.prod(own.state_sizes)
-        matrices = states[:, :n_floats].reshape(-1, *own.state_sizes)
+        walk = state_walk(tree.parents, n_known, n_past - base, is_kept, recurrence.conv_size)
+        n_floats = math.prod(recurrence.state_sizes)
+        matrices = states[:, :n_floats].reshape(-1, *recurrence.state_sizes)
         inputs |= dict(zip(map(state_port, layers), matrices, strict=True))
         return {**inputs, **dict(zip(STATE_WALK, walk, strict=True))}
 

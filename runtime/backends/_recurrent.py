@@ -56,19 +56,19 @@ class RecurrentState:
     """
 
     def __init__(self, config: ModelConfig, layout: KVLayout) -> None:
-        own, n_layers = config.recurrence, len(config.recurrent_layers)
-        self.look_back = own.look_back
-        self.rows = lazy_zeros((n_layers, layout.recurrent_rows, own.row_size), np.float32)
-        self._states = lazy_zeros((n_layers, 2, own.n_state_floats), np.float32)
-        self._n_part = own.state_part_size
+        recurrence, n_layers = config.recurrence, len(config.recurrent_layers)
+        self.look_back = recurrence.look_back
+        self.rows = lazy_zeros((n_layers, layout.recurrent_rows, recurrence.row_size), np.float32)
+        self._states = lazy_zeros((n_layers, 2, recurrence.n_state_floats), np.float32)
+        self._n_part = recurrence.state_part_size
         self._past = np.zeros(1, np.int64)
         self._place = np.zeros(4, np.int64)
         self._tokens_of: list[int | None] = [None, None]  # that each state is behind
         self._written: _Writing | None = None
         self._first = 0  # token from which on all rows are there
         self._stop = 0  # tokens whose rows there were at most
-        self._row_nbytes = _FLOAT_BYTES * n_layers * own.row_size
-        kept_nbytes = _FLOAT_BYTES * n_layers * own.kept_size * max(1, self.look_back)
+        self._row_nbytes = _FLOAT_BYTES * n_layers * recurrence.row_size
+        kept_nbytes = _FLOAT_BYTES * n_layers * recurrence.kept_size * max(1, self.look_back)
         self.checkpoints = Checkpoints[Array](kept_nbytes)
 
     @property
@@ -99,14 +99,14 @@ class RecurrentState:
         """Returns the most tokens, up to ``n_tokens``, that a pass may follow."""
         if self._has_rows(self._base(n_tokens)):
             return n_tokens
-        found = self.checkpoints.latest(n_tokens)
-        return found[0] if found else 0
+        checkpoint = self.checkpoints.latest(n_tokens)
+        return checkpoint[0] if checkpoint else 0
 
     def resting(self, n_tokens: int) -> int:
         """Returns the most tokens, up to ``n_tokens``, whose state is there."""
-        base, found = self._base(n_tokens), self.checkpoints.latest(n_tokens)
+        base, checkpoint = self._base(n_tokens), self.checkpoints.latest(n_tokens)
         at_base = base if self._has_rows(base) and base >= self.look_back * self.has_states else 0
-        return max(at_base, found[0] if found else 0)
+        return max(at_base, checkpoint[0] if checkpoint else 0)
 
     def reserve(self, n_kept: int, stop: int) -> bool:
         """Makes room for rows up to ``stop``; says whether the memory is another now."""
@@ -192,19 +192,19 @@ class RecurrentState:
         if n_tokens == 0:
             self._first = self._stop = 0
         elif not self._has_rows(self._base(n_tokens)):
-            found = self.checkpoints.latest(n_tokens)
-            assert found is not None
-            assert found[0] == n_tokens
-            self._load(n_tokens, found[1])
+            checkpoint = self.checkpoints.latest(n_tokens)
+            assert checkpoint is not None
+            assert checkpoint[0] == n_tokens
+            self._load(n_tokens, checkpoint[1])
 
     def snapshot(self, stop: int) -> KVRows:
         """Returns copies of what a pass behind the first ``stop`` tokens reads.
 
         Shapes: [n_layers, 1, n, kept_size]: rows, each with a part of the state.
         """
-        found = self.checkpoints.latest(stop)
-        if found is not None and found[0] == stop:
-            return {ROWS: found[1][:, np.newaxis].copy()}
+        checkpoint = self.checkpoints.latest(stop)
+        if checkpoint is not None and checkpoint[0] == stop:
+            return {ROWS: checkpoint[1][:, np.newaxis].copy()}
         return {ROWS: self._at(stop)[:, np.newaxis]}
 
     def restore(self, stop: int, kv_rows: KVRows) -> None:

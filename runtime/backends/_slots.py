@@ -162,16 +162,18 @@ class TextSlots:
         return {run.slot for run in self.runs} - {self._own}
 
 
-def _cut(runs: tuple[Run, ...], n_panels: int, own: int) -> tuple[list[Run], list[tuple[Run, int]]]:
-    """Returns the runs of the first panels but those that end in ``own``, and what is beyond a few.
+def _cut(
+    runs: tuple[Run, ...], n_panels: int, n_owned: int
+) -> tuple[list[Run], list[tuple[Run, int]]]:
+    """Returns the runs of the first panels but those that end in ``n_owned``, and the surplus.
 
-    Of the latter each with the panel where it starts: these are to be copied.
+    Each surplus run comes with the panel where it starts: these are to be copied.
     """
     kept, start = [], 0
     for run in runs:
         if start < n_panels:
             kept.append((Run(run.slot, min(run.stop, n_panels)), start))
         start = run.stop
-    while kept and kept[-1][0].slot == own:
+    while kept and kept[-1][0].slot == n_owned:
         kept.pop()
     return [run for run, _ in kept[:_MAX_READ]], kept[_MAX_READ:]

@@ -34,14 +34,14 @@ class BucketPart(NamedTuple):
     logit_rows: tuple[int, ...]
 
 
-def parts_of(wanted: Pass) -> Iterator[BucketPart]:
+def parts_of(pass_: Pass) -> Iterator[BucketPart]:
     """Yields the parts of a pass, each for the smallest graph that it fits in."""
-    start, stop = wanted.n_known, len(wanted.tree)
+    start, stop = pass_.n_known, len(pass_.tree)
     while start < stop:
         fitting = [bucket for bucket in BUCKETS if bucket.n_rows >= stop - start]
         for bucket in (*(fitting or BUCKETS[-1:]), _MAX_LOGITS):
             tokens = range(start, min(start + bucket.n_rows, stop))
-            rows = tuple(row for row in wanted.logit_rows if row in tokens)
+            rows = tuple(row for row in pass_.logit_rows if row in tokens)
             if len(rows) <= bucket.n_logits:
                 break
         start = tokens.stop
@@ -57,25 +57,28 @@ class StaticKVCache(WholeCache):
         self._kv_rows = dict(arrays)
 
     @abstractmethod
-    def _compute(self, wanted: Pass, n_past: int, part: BucketPart) -> Rows:
+    def _compute(self, pass_: Pass, n_past: int, part: BucketPart) -> Rows:
         """Returns the rows of ``part`` in memory of their own; writes its keys and values."""
 
-    def run(self, wanted: Pass) -> Rows:
+    def run(self, pass_: Pass) -> Rows:
         """Returns the asked rows, in memory of their own."""
-        parts = [*parts_of(wanted)]
-        computed = [self._compute(wanted, wanted.n_past, part) for part in parts]
-        found = [row for part in parts for row in part.logit_rows]
-        order = [found.index(row) for row in wanted.logit_rows]
+        parts = [*parts_of(pass_)]
+        computed = [self._compute(pass_, pass_.n_past, part) for part in parts]
+        logit_rows = [row for part in parts for row in part.logit_rows]
+        order = [logit_rows.index(row) for row in pass_.logit_rows]
         logits = np.concatenate([rows.logits for rows in computed])
         logits = logits[order] if len(logits) else logits
         hidden = {
             layer: np.concatenate([rows.hidden[layer] for rows in computed])
-            for layer in wanted.hidden_layers
+            for layer in pass_.hidden_layers
         }
         if any(rows.row_stats is None for rows in computed):
             return Rows(logits, hidden)
         stats = [vars(rows.row_stats) for rows in computed]
-        joined = {name: np.concatenate([one[name] for one in stats])[order] for name in stats[0]}
+        joined = {
+            name: np.concatenate([part_stats[name] for part_stats in stats])[order]
+            for name in stats[0]
+        }
         return Rows(logits, hidden, RowStats(**joined))
 
     def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:

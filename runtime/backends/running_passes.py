@@ -39,8 +39,8 @@ def end_passes(least_s: float = 0.0, thread: int | None = None) -> int:
     latest_s = time.perf_counter() - least_s
     ended = [
         run
-        for run, (started_s, own) in list(_started.items())
-        if started_s <= latest_s and thread in (None, own)
+        for run, (started_s, running) in list(_started.items())
+        if started_s <= latest_s and thread in (None, running)
     ]
     for run in ended:
         run.end()

@@ -20,13 +20,13 @@ from edgedec.targets import library_suffixes
 
 def libraries(folder: Path, manifest: BundleManifest) -> list[Path]:
     """Returns the libraries of the bundle at ``folder``, none if it holds no compiled code."""
-    found = [
+    paths = [
         folder / path
         for model in manifest.models.values()
         for path in model.files
         if path.endswith(library_suffixes(model.contract.backend))
     ]
-    return [*found, *(folder / path for path in manifest.files if path == BUNDLED_KERNELS)]
+    return [*paths, *(folder / path for path in manifest.files if path == BUNDLED_KERNELS)]
 
 
 def trust(libraries: Iterable[Path]) -> None:

@@ -185,9 +185,9 @@ class GenerationConfig:
         return None
 
     def _check_constraint(self) -> None:
-        given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ConfigError(f"{' and '.join(given)} are given, expected at most one")
+        constraints = [name for name in CONSTRAINTS if getattr(self, name) is not None]
+        if len(constraints) > 1:
+            raise ConfigError(f"{' and '.join(constraints)} are given, expected at most one")
         for name in ("regex", "grammar"):
             if not isinstance(value := getattr(self, name), str | None):
                 raise ConfigError(f"{name} is {shown(value)}, expected text")
@@ -198,9 +198,10 @@ class GenerationConfig:
                 "method rewrite needs a prediction, the text that the output is likely to repeat: "
                 "set prediction, or leave the method at auto"
             )
-        if self.prefix and given:
+        if self.prefix and constraints:
             raise ConfigError(
-                f"prefix and {given[0]} are given, expected one: put the prefix into the other"
+                f"prefix and {constraints[0]} are given, expected one: "
+                "put the prefix into the other"
             )
         try:
             self.prefix.encode()
@@ -272,14 +273,14 @@ class GenerationConfig:
         return cls(sampling=SamplingConfig(**sampling))
 
 
-def _schema_of(stated: Any) -> Any:
+def _schema_of(schema: Any) -> Any:
     """Returns the schema of a class or an adapter of Pydantic's; anything else as it is."""
     for name in ("model_json_schema", "json_schema"):
-        if callable(make := getattr(stated, name, None)):
+        if callable(make := getattr(schema, name, None)):
             try:
                 return make()
             except Exception as error:  # whatever a class of somebody else's raises
                 raise ConfigError(
-                    f"json_schema is {shown(stated)}, which has no schema: {error}".split("\n")[0]
+                    f"json_schema is {shown(schema)}, which has no schema: {error}".split("\n")[0]
                 ) from None
-    return stated
+    return schema

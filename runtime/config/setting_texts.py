@@ -33,11 +33,11 @@ class SettingForm:
             ConfigError: It is not written so, or its kind has no such value.
         """
         kind, _, rest = (part.strip() for part in text.partition(":"))
-        fields, own = {self.kind: kind}, self.names.get(kind, ())
+        fields, known = {self.kind: kind}, self.names.get(kind, ())
         for part in filter(None, rest.split(",")):
             name, equals, value = (piece.strip() for piece in part.partition("="))
-            if not equals or name in fields or (own and name not in own):
-                names = f"each of {', '.join(own)}" if own else "each name"
+            if not equals or name in fields or (known and name not in known):
+                names = f"each of {', '.join(known)}" if known else "each name"
                 raise ConfigError(
                     f"the {self.called} setting {text!r} holds {part!r}, expected {names} once at "
                     f"most, such as {self.example}"

@@ -89,9 +89,9 @@ def with_settings(config: GenerationConfig, settings: Mapping[str, Any]) -> Gene
     """
     if unknown := sorted(set(settings) - set(Settings.__annotations__)):
         raise ConfigError(f"unknown setting {unknown[0]!r}: {_remedy(unknown[0])}")
-    own = {field.name for field in dataclasses.fields(SamplingConfig)}
-    changed = {name: value for name, value in settings.items() if name not in own}
-    sampling = {name: value for name, value in settings.items() if name in own}
+    names = {field.name for field in dataclasses.fields(SamplingConfig)}
+    changed = {name: value for name, value in settings.items() if name not in names}
+    sampling = {name: value for name, value in settings.items() if name in names}
     if not sampling:
         return dataclasses.replace(config, **changed)
     if "sampling" in changed:

@@ -134,7 +134,9 @@ class AutoPlanner:
         """Returns the part of a new output's request."""
         team = self.drafters.begin(prompt)
         silent = {GRAMMAR: not prompt.has_grammar, REWRITE: not prompt.prediction}
-        team = replace(team, free=[one for one in team.free if not silent.get(one.name)])
+        team = replace(
+            team, free=[drafter for drafter in team.free if not silent.get(drafter.name)]
+        )
         if self.team is not None:
             team = replace(team, together=self.team.begin(prompt))
         return AutoPlanning(self, team, prompt.group, target, clock)
@@ -186,14 +188,14 @@ class AutoPlanning(Planning):
     ) -> None:
         super().__init__(team)
         self._planner, self._group, self._target, self._clock = planner, group, target, clock
-        self._trust = {name: Evidence(one.rate) for name, one in planner.trust.items()}
-        names = [one.name for one in team.free]
+        self._trust = {name: Evidence(trust.rate) for name, trust in planner.trust.items()}
+        names = [drafter.name for drafter in team.free]
         if planner.team is not None:
             names.append(TEAM)
         self._worth = {name: planner.worth(name) for name in names}
         if MTP in self._worth:
             self._worth[MTP].cost = planner.mtp_share
-        self._free: list[tuple[str, Any]] = [(one.name, one) for one in team.free]
+        self._free: list[tuple[str, Any]] = [(drafter.name, drafter) for drafter in team.free]
         if team.together is not None:
             self._free.append((TEAM, team.together))
         self._asked: dict[str, float] = {}  # milliseconds, of those asked in this round
@@ -382,23 +384,23 @@ class AutoPlanning(Planning):
 
     def _open_models(self) -> Passes[list[_Model]]:
         assert self._costs is not None
-        names = [one.name for one in self._planner.drafters.models]
+        names = [drafter.name for drafter in self._planner.drafters.models]
         roles = dict(zip(names, self._planner.roles, strict=True))
-        found = []
+        models = []
         for drafting in self.team.models:
             role = roles[drafting.name]
             passes = drafting.drafting.passes
             promise = passes.promise
             if promise is None:
-                own = yield from self._planner.costs.of(role, passes.sequence)
+                table = yield from self._planner.costs.of(role, passes.sequence)
             else:
-                own = self._costs.scaled(promise.cost)
+                table = self._costs.scaled(promise.cost)
             first = PRIOR if promise is None else promise.acceptance
             known = self._planner.knowledge.setdefault(role, ModelKnowledge(first))
-            drafting.price(own.row_ms_of_many, self._costs.ms(1))
+            drafting.price(table.row_ms_of_many, self._costs.ms(1))
             of_text = (DepthAcceptance(general=g) for g in (known.acceptance, known.predicted))
-            found.append(_Model(role, drafting, own, known, *of_text))
-        return found
+            models.append(_Model(role, drafting, table, known, *of_text))
+        return models
 
     def _ask_model(
         self,
@@ -481,17 +483,17 @@ class AutoPlanning(Planning):
         for trust in (*self._trust.values(), *self._planner.trust.values()):
             trust.forget()
         for token in outcome.emitted:
-            found = ROOT
+            next_node = ROOT
             for child in tree.children(at):
                 node = tree.nodes[child]
                 is_right = node.token == token
                 if (evidence := self._trust.get(node.origin)) is not None:
                     evidence.observe(node.probability, float(is_right))
                     self._planner.trust[node.origin].observe(node.probability, float(is_right))
-                found = child if is_right else found
-            if found == ROOT:
+                next_node = child if is_right else next_node
+            if next_node == ROOT:
                 return
-            at = found
+            at = next_node
 
     def _weigh(self, outcome: RoundOutcome, costs: CostTable, step_ms: float) -> None:
         """Compares what asking each drafter took with what its drafts saved."""

@@ -53,10 +53,10 @@ class CostTable:
 
     def ms(self, n_rows: int) -> float:
         """Returns the expected milliseconds of a pass over ``n_rows`` rows."""
-        found = self._known_ms.get(n_rows)  # asked for dozens of times between two passes
-        if found is None:
-            found = self._known_ms[n_rows] = self._find_ms(n_rows)
-        return found
+        ms = self._known_ms.get(n_rows)  # asked for dozens of times between two passes
+        if ms is None:
+            ms = self._known_ms[n_rows] = self._find_ms(n_rows)
+        return ms
 
     def _find_ms(self, n_rows: int) -> float:
         sizes = self._sizes
@@ -95,7 +95,7 @@ class CostTable:
         if not (expected > 0 and 0 < ms < math.inf):
             return
         late = min(max(ms / expected, 1 / _MAX_CHANGE), _MAX_CHANGE) - 1
-        own = late - self._late_of_one if self._n_since_one < 2 else _bounded(late, _MAX_OWN)
+        late_alone = late - self._late_of_one if self._n_since_one < 2 else _bounded(late, _MAX_OWN)
         self._n_since_one += 1
         if n_rows == self._sizes[0]:
             self._late_of_one, self._n_since_one = late, 0
@@ -104,7 +104,7 @@ class CostTable:
             self.row_ms[size] *= 1 + _COMMON_RATE * late
         for size, share in self._neighbours(n_rows):
             if size > self._sizes[0]:
-                self._set(size, self.row_ms[size] * (1 + share * _OWN_RATE * own))
+                self._set(size, self.row_ms[size] * (1 + share * _OWN_RATE * late_alone))
 
     def merged(self, other: Self) -> Self:
         """Returns the mean of this measurement and those before it."""
@@ -143,10 +143,10 @@ class CostTable:
 
     def _neighbours(self, n_rows: int) -> list[tuple[int, float]]:
         """Returns the measured sizes next to ``n_rows`` and how much each counts."""
-        found = self._shares.get(n_rows)
-        if found is None:
-            found = self._shares[n_rows] = self._find_neighbours(n_rows)
-        return found
+        shares = self._shares.get(n_rows)
+        if shares is None:
+            shares = self._shares[n_rows] = self._find_neighbours(n_rows)
+        return shares
 
     def _find_neighbours(self, n_rows: int) -> list[tuple[int, float]]:
         sizes = self._sizes

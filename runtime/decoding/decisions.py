@@ -68,16 +68,16 @@ class DecisionLog:
         """
         if not self.tallies:
             return []
-        found = [self._summary(plain_rate)]
+        lines = [self._summary(plain_rate)]
         for kind, tally in sorted(self.tallies.items(), key=lambda item: -item[1].n_rounds):
             observed = tally.n_tokens / tally.ms / plain_rate if tally.ms else 0.0
-            found.append(
+            lines.append(
                 f"{kind}: {tally.n_rounds} rounds, {tally.n_nodes / tally.n_rounds:.1f} drafted "
                 f"and {tally.n_tokens / tally.n_rounds:.2f} emitted per round, gain over plain "
                 f"{tally.promised / tally.ms if tally.ms else 0.0:.2f} predicted, "
                 f"{observed:.2f} observed"
             )
-        return found
+        return lines
 
     def _summary(self, plain_rate: float) -> str:
         tallies = self.tallies.values()

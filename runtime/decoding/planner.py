@@ -255,17 +255,17 @@ class FixedPlanning(Planning):
         return next((model.drafting for model in self.team.models), None)
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
-        asked = context.speculation
-        n_nodes = asked.draft_len or self._budget.n_nodes
-        depth = asked.depth or max(self._budget.depth, asked.draft_len or 0)
+        options = context.speculation
+        n_nodes = options.draft_len or self._budget.n_nodes
+        depth = options.depth or max(self._budget.depth, options.draft_len or 0)
         budget = dataclasses.replace(
             self._budget, n_nodes=min(n_nodes, room.n_nodes), depth=min(depth, room.depth)
         )
         trees = [drafting.propose(context, budget) for drafting in self.team.free]
         for model in self.team.models:
             trees.insert(0, (yield from model.propose(context, budget)))
-        found = [tree for tree in trees if len(tree)]
-        return found[0] if len(found) == 1 else fuse(found, budget)
+        drafted = [tree for tree in trees if len(tree)]
+        return drafted[0] if len(drafted) == 1 else fuse(drafted, budget)
 
     def observe(
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None

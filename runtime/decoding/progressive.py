@@ -81,7 +81,7 @@ class _EarlyLayers:
         self.request = request
         self.predictor = predictor
         self.hidden: list[Float32] = []  # of the partial tokens, behind the first layers
-        self.asked: dict[int, list[Float32]] = {layer: [] for layer in request.hidden_layers}
+        self.chunks: dict[int, list[Float32]] = {layer: [] for layer in request.hidden_layers}
 
     @property
     def depth(self) -> int:
@@ -93,7 +93,7 @@ class _EarlyLayers:
         self.request.counts.n_reused_tokens = rewind(sequence, prompt)
         if sequence.n_tokens < N_SINKS:
             sinks = TokenTree.chain(prompt[sequence.n_tokens : N_SINKS])
-            rows = yield Pass(sequence, sinks, (), tuple(self.asked), with_logits=False)
+            rows = yield Pass(sequence, sinks, (), tuple(self.chunks), with_logits=False)
             sequence.commit(range(len(sinks)))
             self.note(rows)
             self.request.counts.n_prefill_tokens += len(sinks)
@@ -101,7 +101,7 @@ class _EarlyLayers:
     def read(self, tokens: Sequence[int]) -> Passes[None]:
         """Computes the first layers of the tokens behind the partial ones; predicts the others."""
         sequence, depth = self.state.sequence, self.depth
-        early = [layer for layer in self.asked if layer <= depth]
+        early = [layer for layer in self.chunks if layer <= depth]
         rows = yield Pass(
             sequence, TokenTree.chain(tokens), (), tuple({*early, depth}), layers=range(depth)
         )
@@ -112,9 +112,9 @@ class _EarlyLayers:
 
     def note(self, rows: Rows) -> None:
         """Keeps the hidden states that were asked for."""
-        for layer, found in self.asked.items():
+        for layer, chunks in self.chunks.items():
             if layer in rows.hidden:
-                found.append(rows.hidden[layer].copy())
+                chunks.append(rows.hidden[layer].copy())
 
     def report(self, done: float) -> None:
         """Tells how much of the prompt's work is done."""
@@ -200,7 +200,7 @@ class ProgressivePrefill:
         # The last draft has no rows: nothing was drafted behind it.
         drafts = self._drafts[: len(state.sequence.partial) + sequence.n_tokens - len(state.tokens)]
         late = range(self._early.depth, self._n_layers)
-        layers = tuple(layer for layer in self._early.asked if layer > self._early.depth)
+        layers = tuple(layer for layer in self._early.chunks if layer > self._early.depth)
         while not self._request.is_cancelled():
             n_left = len(sequence.partial) - len(drafts)
             is_last = n_left <= PREFILL_CHUNK
@@ -238,7 +238,7 @@ class ProgressivePrefill:
         self._request.counts.n_prefill_tokens += n
         self._early.note(rows)
         n_hidden = state.sequence.n_tokens - self._request.counts.n_reused_tokens
-        whole = {i: np.concatenate(found)[:n_hidden] for i, found in self._early.asked.items()}
+        whole = {i: np.concatenate(chunks)[:n_hidden] for i, chunks in self._early.chunks.items()}
         return Prefilled(rows.only(len(kept)), whole, tuple(kept), tuple(self._drafts), len(path))
 
 
@@ -279,10 +279,10 @@ class PredictedPrefill:
 
 def _last(parts: Sequence[Float32], n: int) -> Float32:
     """Returns the last ``n`` rows of ``parts`` put together."""
-    found: list[Float32] = []
+    chunks: list[Float32] = []
     for part in reversed(parts):
-        found.insert(0, part)
-        if sum(map(len, found)) >= n:
+        chunks.insert(0, part)
+        if sum(map(len, chunks)) >= n:
             break
-    whole: Float32 = np.concatenate(found)[-n:]
+    whole: Float32 = np.concatenate(chunks)[-n:]
     return whole

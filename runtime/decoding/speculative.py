@@ -151,11 +151,11 @@ class SpeculativeDecoding(Decoding):
 
     def _propose(self, context: DraftContext) -> Passes[DraftTree]:
         """Returns the tree to verify; empty when only one more token fits."""
-        state, asked = self._state, context.speculation
+        state, options = self._state, context.speculation
         n_free = state.sequence.context - len(state.tokens)
         room = Budget(
-            n_nodes=min(n_free, asked.draft_len or n_free),
-            depth=min(state.n_left - 1, asked.depth or state.n_left),
+            n_nodes=min(n_free, options.draft_len or n_free),
+            depth=min(state.n_left - 1, options.depth or state.n_left),
         )
         if room.depth < 1:
             return DraftTree()
@@ -170,7 +170,7 @@ class SpeculativeDecoding(Decoding):
     def _verify(self, context: DraftContext, tree: DraftTree) -> Passes[tuple[Verdict, Rows]]:
         """Returns what is accepted, and the rows of the pass it was judged by."""
         state, noise, model = self._state, context.noise, self._planning.model
-        wanted = Pass(
+        pass_ = Pass(
             state.sequence,
             tree.to_pass(state.tokens[-1]),
             range(len(tree) + 1),
@@ -179,9 +179,9 @@ class SpeculativeDecoding(Decoding):
             with_mtp=self._method.with_mtp and self._planning.wants_mtp,
         )
         if model is None:
-            rows = yield wanted
+            rows = yield pass_
         else:
-            rows = yield from model.verify(wanted, context, tree, state.n_left)
+            rows = yield from model.verify(pass_, context, tree, state.n_left)
         target = TreeRows(state, tree, rows, noise)
         return self._method.verifier.verify(tree, target, NoiseChance(noise)), rows
 
@@ -202,8 +202,8 @@ class SpeculativeDecoding(Decoding):
         accepted = [tree.nodes[i] for i in verdict.path]
         tokens = (*(node.token for node in accepted), verdict.next_token)
         # The drafters got those of the prompt's rows when the output began.
-        own = {} if timings is None else rows.hidden
-        hidden = {layer: states.copy() for layer, states in own.items()}
+        states_of = {} if timings is None else rows.hidden
+        hidden = {layer: states.copy() for layer, states in states_of.items()}
         ms = None if timings is None else timings.draft_ms + timings.verify_ms
         outcome = RoundOutcome(tree, verdict.path, tokens, rows.stats, hidden, rows.mtp, ms)
         self._planning.observe(context, outcome, timings)
@@ -232,15 +232,15 @@ class TreeRows:
 
     def _tokens(self, node: int) -> tuple[int, ...]:
         """Returns the drafted tokens down to ``node``, most often one more than were asked last."""
-        found = self._paths.get(node)
-        if found is None:
+        path = self._paths.get(node)
+        if path is None:
             nodes = self._tree.nodes
             parent, token = nodes[node].parent, nodes[node].token
             above = self._paths.get(parent)
             if above is None:
                 above = tuple(nodes[i].token for i in self._tree.path(parent))
-            found = self._paths[node] = (*above, token)
-        return found
+            path = self._paths[node] = (*above, token)
+        return path
 
 
 def fit(tree: DraftTree, state: DecodeState, room: Budget) -> DraftTree:

@@ -112,8 +112,8 @@ class WholeReading:
     def next_pass(self, canvas: Canvas, places: Sequence[int], with_logits: bool) -> Pass:
         """Returns a pass over all places."""
         tree = TokenTree.block(canvas.tokens, range(len(canvas.tokens)))
-        asked = [canvas.row_of(place) for place in places]
-        return Pass(self._sequence, tree, asked, with_logits=with_logits)
+        logit_rows = [canvas.row_of(place) for place in places]
+        return Pass(self._sequence, tree, logit_rows, with_logits=with_logits)
 
     def keep(self, canvas: Canvas) -> None:
         """Keeps nothing."""
@@ -128,8 +128,8 @@ class HighestConfidence:
 
 def likeliest(scores: npt.NDArray[np.float64], n: int) -> list[int]:
     """Returns the indices of the ``n`` largest scores; of equals the first."""
-    found: list[int] = np.argsort(-scores, kind="stable")[:n].tolist()
-    return found
+    order: list[int] = np.argsort(-scores, kind="stable")[:n].tolist()
+    return order
 
 
 class Unmasking(DecodingStrategy):
@@ -208,11 +208,11 @@ class UnmaskDecoding(Decoding):
         """Decides tokens of the block by one pass; goes on to the next block if none is left."""
         state, block = self._state, self._block
         places = [place for place in block.places if place in self._canvas.masked]
-        wanted = self._reading.next_pass(self._canvas, places, state.needs_logits)
-        rows = yield wanted
+        pass_ = self._reading.next_pass(self._canvas, places, state.needs_logits)
+        rows = yield pass_
         self._reading.keep(self._canvas)
         state.stats.n_passes += 1
-        self._n_rows += wanted.n_rows
+        self._n_rows += pass_.n_rows
         guesses = self._guesses(rows, places, noise)
         n_due = block.n_due(self._n_done)
         decided = self._rule.choose(guesses, n_due, self._n_done / block.n_steps)

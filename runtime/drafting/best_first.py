@@ -116,14 +116,14 @@ class BestFirst(Generic[State]):
         if self._grown_after == n_tokens:
             parent = ROOT
             for token in emitted:
-                found = ROOT
+                next_node = ROOT
                 for i in self._tree.children(parent):
                     is_accepted = self._tree.nodes[i].token == token
                     self._rates.learn(*self._drafts[i], is_accepted)
-                    found = i if is_accepted else found
-                if found == ROOT:
+                    next_node = i if is_accepted else next_node
+                if next_node == ROOT:
                     break
-                parent = found
+                parent = next_node
         self._forget()
 
     def _forget(self) -> None:

@@ -83,21 +83,21 @@ class DraftTree:
 
     def matching(self, tokens: Iterable[int]) -> list[int]:
         """Returns the nodes, from the root down, that spell a beginning of ``tokens``."""
-        found: list[int] = []
+        nodes: list[int] = []
         for token in tokens:
-            child = self.child(found[-1] if found else ROOT, token)
+            child = self.child(nodes[-1] if nodes else ROOT, token)
             if child is None:
                 break
-            found.append(child)
-        return found
+            nodes.append(child)
+        return nodes
 
     def path(self, node: int) -> list[int]:
         """Returns the nodes from the root down to ``node``, itself included."""
-        found: list[int] = []
+        nodes: list[int] = []
         while node != ROOT:
-            found.append(node)
+            nodes.append(node)
             node = self.nodes[node].parent
-        return found[::-1]
+        return nodes[::-1]
 
     def values(self) -> list[float]:
         """Returns the estimated probability that each node is accepted, its ancestors included."""

@@ -190,7 +190,7 @@ class ModelDrafting(ABC):
         return
 
     def verify(
-        self, wanted: Pass, context: DraftContext, tree: DraftTree, n_left: int
+        self, pass_: Pass, context: DraftContext, tree: DraftTree, n_left: int
     ) -> Passes[Rows]:
         """Returns the rows of the pass over the target model that judges ``tree``; see `Pass`.
 
@@ -201,7 +201,7 @@ class ModelDrafting(ABC):
             context: Of the proposal.
             n_left: Tokens that may still be emitted.
         """
-        return (yield wanted)
+        return (yield pass_)
 
     def use_idle_time(self, tokens: Sequence[int], target: TokenSequence) -> Passes[int]:
         """Gets ready, after an output, to draft the next better.

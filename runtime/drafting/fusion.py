@@ -98,13 +98,13 @@ def _prune(root: _Place, trees: Sequence[DraftTree], unlikely: float, model_name
 
 def _combined(place: _Place) -> list[tuple[float, str, _Place]]:
     """Returns the children of ``place``, likeliest first: probability, drafter, child."""
-    found = list(place.children.values())
-    if len(found) == 1:
-        (child,) = found
+    children = list(place.children.values())
+    if len(children) == 1:
+        (child,) = children
         return [(min(MAX_PROBABILITY, child.probability), child.origin, child)]
-    found.sort(key=lambda child: -child.probability)
+    children.sort(key=lambda child: -child.probability)
     kept: list[tuple[float, str, _Place]] = []
-    for child in found:
+    for child in children:
         taken = 0.0
         for probability, _, other in kept:
             if not other.trees & child.trees:

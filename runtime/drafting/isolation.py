@@ -171,4 +171,8 @@ class IsolatedModelDrafting:
 
 def failures(isolations: Iterable[Isolation]) -> dict[str, str]:
     """Returns the names of the drafters that are switched off, and why."""
-    return {one.name: one.failure for one in isolations if one.failure is not None}
+    return {
+        isolation.name: isolation.failure
+        for isolation in isolations
+        if isolation.failure is not None
+    }

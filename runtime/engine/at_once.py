@@ -11,24 +11,26 @@ _WORTH = 1.05
 """How many times the tokens per second more texts at once must give to be worth their memory."""
 
 
-def choose_n_at_once(asked: int | None, engine: Engine, costs: CostTable | None = None) -> int:
-    """Returns ``asked``, or the number that gives most tokens per second here.
+def choose_n_at_once(
+    n_requested: int | None, engine: Engine, costs: CostTable | None = None
+) -> int:
+    """Returns ``n_requested``, or the number that gives most tokens per second here.
 
     costs: of passes; measured when None.
 
     Raises:
-        ConfigError: The model computes fewer texts in one pass than ``asked``.
+        ConfigError: The model computes fewer texts in one pass than ``n_requested``.
     """
-    if asked == 1:
+    if n_requested == 1:
         return 1
     most = engine.model.capabilities.n_sequences
-    if asked is not None:
-        if asked > most:
+    if n_requested is not None:
+        if n_requested > most:
             raise ConfigError(
-                f"--parallel is {asked}, but a pass of this bundle holds at most {most} texts: "
-                f"ask for {most} or fewer"
+                f"--parallel is {n_requested}, but a pass of this bundle holds at most {most} texts"
+                f": ask for {most} or fewer"
             )
-        return asked
+        return n_requested
     if most == 1:
         return 1
     return best_n_at_once(_measured(engine) if costs is None else costs, most)

@@ -67,20 +67,20 @@ def embedding_tokens(
         SessionError: A prompt is empty or too long.
         ConfigError: The model has no such prompt.
     """
-    stated = loaded.embedding or EmbeddingConfig("mean")
-    before, cut = stated.prompt(options.prompt_name), options.most_tokens
+    config = loaded.embedding or EmbeddingConfig("mean")
+    before, cut = config.prompt(options.prompt_name), options.most_tokens
     encoder = loaded.encoder if cut is None else loaded.encoder.without_limit()
     most = min(cut or loaded.context, loaded.context)
 
     def ids(prompt: Prompt) -> list[int]:
         closing: tuple[int, ...] = ()
         if isinstance(prompt, str):
-            closing, prompt = stated.closing_token_ids, before + prompt
+            closing, prompt = config.closing_token_ids, before + prompt
         is_empty = closing and not prompt
-        found = list(encoder.opening) if is_empty else encoder.encode(prompt)
+        token_ids = list(encoder.opening) if is_empty else encoder.encode(prompt)
         if cut is not None:
-            found = found[: max(0, most - len(closing))]
-        return [*found, *closing][: most if cut is not None else None]
+            token_ids = token_ids[: max(0, most - len(closing))]
+        return [*token_ids, *closing][: most if cut is not None else None]
 
     return [ids(prompt) for prompt in prompts]
 
@@ -104,13 +104,13 @@ def embed(
         def of_text(sequence: TokenSequence) -> Passes[_Vector | None]:
             return while_idle(steps(sequence, text), is_over)
 
-        found = lending.run(text, of_text, is_recalled=False)  # every token's state is wanted
-        return None if found is None else _finished(found, dense, size)
+        row = lending.run(text, of_text, is_recalled=False)  # every token's state is wanted
+        return None if row is None else _finished(row, dense, size)
 
     with ThreadPoolExecutor(max(1, min(len(texts), _n_together(loaded)))) as pool:
-        found = [row for row in pool.map(vector, texts) if row is not None]
-    is_whole = found and len(found) == len(texts)
-    return np.stack(found) if is_whole else np.zeros((0, 0), np.float32)
+        rows = [row for row in pool.map(vector, texts) if row is not None]
+    is_whole = rows and len(rows) == len(texts)
+    return np.stack(rows) if is_whole else np.zeros((0, 0), np.float32)
 
 
 def _n_together(loaded: LoadedModel) -> int:
@@ -133,8 +133,8 @@ def _kept_size(loaded: LoadedModel, n_dimensions: int | None) -> int | None:
 
 def _steps_of(loaded: LoadedModel, options: EmbeddingOptions) -> _Steps:
     """Returns what computes the pooled hidden states of a text, one row of float64."""
-    stated: Pooling = "mean" if loaded.embedding is None else loaded.embedding.pooling
-    pooling = options.pooling or stated
+    default: Pooling = "mean" if loaded.embedding is None else loaded.embedding.pooling
+    pooling = options.pooling or default
     if loaded.is_embedder:
         return partial(_read_whole, pooling=pooling)
     model, read_norm = loaded.model, loaded.final_norm
@@ -151,8 +151,8 @@ def _read_whole(
     """Computes a text in one pass of an embedding model. Shapes: [hidden_size]."""
     sequence.truncate(0)
     last = len(tokens) - 1
-    asked = {"mean": range(len(tokens)), "cls": (0,), "last": (last,)}[pooling]
-    rows = yield Pass(sequence, TokenTree.block(tokens, range(len(tokens))), asked)
+    logit_rows = {"mean": range(len(tokens)), "cls": (0,), "last": (last,)}[pooling]
+    rows = yield Pass(sequence, TokenTree.block(tokens, range(len(tokens))), logit_rows)
     pooled: _Vector = rows.logits.astype(np.float64).mean(axis=0)
     return pooled
 

@@ -192,12 +192,12 @@ class Engine:
         """
         from edgedec.runtime.engine.many import generate_many
 
-        asked = self._of_batch(config, settings)
-        variables = asked.template_variables  # a bad prompt stops all before any
+        requested = self._of_batch(config, settings)
+        variables = requested.template_variables  # a bad prompt stops all before any
         encoded = [self.encode(prompt, variables) for prompt in prompts]
         n_at_once = self.model.capabilities.n_sequences
         openers = [
-            partial(self.streams.open, ids, asked, is_answer=is_conversation(prompt))
+            partial(self.streams.open, ids, requested, is_answer=is_conversation(prompt))
             for ids, prompt in zip(encoded, prompts, strict=True)
         ]
         return generate_many(openers, n_at_once, on_progress)
@@ -257,13 +257,13 @@ class Engine:
         """
         from edgedec.runtime.search.aligned import generate_aligned
 
-        asked = self._asked(config, settings)
-        ids = self.encode(prompt, asked.template_variables)
+        requested = self._asked(config, settings)
+        ids = self.encode(prompt, requested.template_variables)
         return generate_aligned(
-            lambda one, alignment: self.streams.open(
-                ids, one, is_answer=is_conversation(prompt), alignment=alignment
+            lambda seeded, alignment: self.streams.open(
+                ids, seeded, is_answer=is_conversation(prompt), alignment=alignment
             ),
-            asked,
+            requested,
             n_tries,
         )
 
@@ -276,8 +276,8 @@ class Engine:
         """Yields the pieces that `stream` gives, for programs that await; ends it if they stop."""
         from edgedec.runtime.engine.many import in_threads
 
-        asked = self._asked(config, settings)
-        async for piece in in_threads(partial(self.stream, prompt, asked)):
+        requested = self._asked(config, settings)
+        async for piece in in_threads(partial(self.stream, prompt, requested)):
             yield piece
 
     def encode(
@@ -478,8 +478,8 @@ class Engine:
 
     def _of_batch(self, config: GenerationConfig | None, settings: Settings) -> GenerationConfig:
         """Returns what is asked of each of several requests that are made at once."""
-        asked = self._asked(config, settings)
-        return asked if asked.priority else replace(asked, priority=BATCH)
+        requested = self._asked(config, settings)
+        return requested if requested.priority else replace(requested, priority=BATCH)
 
     def learn(self, text: Sequence[int]) -> None:
         """Adds a text to the n-gram store, if there is one."""

@@ -24,7 +24,7 @@ class Waiting:
     is_batch: nobody waits for what it is part of. n_passed_over: passes that went before it.
     """
 
-    wanted: Pass
+    pass_: Pass
     is_batch: bool = False
     n_passed_over: int = 0
 
@@ -44,27 +44,27 @@ def choose(ready: Sequence[Waiting], most_rows: int = MAX_ROWS) -> list[int]:
     ready: the oldest first. most_rows: of the pass, unless the first has more.
     """
     first, *others = sorted(range(len(ready)), key=lambda i: not ready[i].is_urgent)
-    leading = ready[first].wanted
+    leading = ready[first].pass_
     if not can_share(leading):
         return [first]
     model = leading.sequence.model
     chosen, n_rows = [first], leading.n_rows
-    most_beside = BESIDE if any(not one.is_batch for one in ready) else most_rows
+    most_beside = BESIDE if any(not waiting.is_batch for waiting in ready) else most_rows
     for i in others:
         if len(chosen) == model.capabilities.n_sequences:
             break
-        wanted = ready[i].wanted
-        n_beside = 0 if ready[i].is_urgent else wanted.n_rows
-        fits = n_rows + wanted.n_rows <= most_rows and n_beside <= most_beside
-        if wanted.sequence.model is model and fits and can_share(wanted):
+        pass_ = ready[i].pass_
+        n_beside = 0 if ready[i].is_urgent else pass_.n_rows
+        fits = n_rows + pass_.n_rows <= most_rows and n_beside <= most_beside
+        if pass_.sequence.model is model and fits and can_share(pass_):
             chosen.append(i)
-            n_rows += wanted.n_rows
+            n_rows += pass_.n_rows
             most_beside -= n_beside
     return chosen
 
 
-def can_share(wanted: Pass) -> bool:
+def can_share(pass_: Pass) -> bool:
     """Says whether other sequences may share the pass: it runs all layers, with all they have."""
-    can = wanted.sequence.model.capabilities
-    is_whole = wanted.layers is None and wanted.layer_gates is None
-    return can.n_sequences > 1 and is_whole and not wanted.is_alone
+    can = pass_.sequence.model.capabilities
+    is_whole = pass_.layers is None and pass_.layer_gates is None
+    return can.n_sequences > 1 and is_whole and not pass_.is_alone

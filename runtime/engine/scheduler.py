@@ -44,7 +44,7 @@ class _Job:
         self.is_batch = is_batch
         self.n_passed_over = 0  # passes of others since it wants one
         self.owner = threading.get_ident()
-        self.wanted: Pass | None = None
+        self.pass_: Pass | None = None
         self.outcome: Rows | BaseException | None = None  # of the pass that was wanted last
         self.interrupt: BaseException | None = None  # came while the owner waited
         self.is_over = False
@@ -62,26 +62,26 @@ class _Job:
         if self.waits_since_s:
             self._stop_waiting()
         outcome = self.outcome if self.interrupt is None else self.interrupt
-        self.outcome = self.interrupt = self.wanted = None
+        self.outcome = self.interrupt = self.pass_ = None
         try:
             if outcome is None:
-                self.wanted = next(self.passes)
+                self.pass_ = next(self.passes)
             elif isinstance(outcome, BaseException):
-                self.wanted = self.passes.throw(outcome)
+                self.pass_ = self.passes.throw(outcome)
             else:
-                self.wanted = self.passes.send(outcome)
+                self.pass_ = self.passes.send(outcome)
             self.n_passed_over = 0
         except StopIteration as end:
             self.result, self.is_over = end.value, True
         except BaseException as error:  # the owner's, in whichever thread it comes
             self.error, self.is_over = error, True
-        return self.wanted
+        return self.pass_
 
     def compute(self) -> None:
         """Computes the wanted pass by itself, in the request's own time."""
-        assert self.wanted is not None
+        assert self.pass_ is not None
         self._stop_waiting()
-        self.outcome = attempt(self.wanted)
+        self.outcome = attempt(self.pass_)
         self.wait()
 
     def wait(self) -> None:
@@ -188,135 +188,135 @@ class Scheduler:
         """Learns that a request is over, so that nobody waits for it to come back."""
         self._due.discard(clock)
 
-    def _run(self, own: _Job) -> None:
+    def _run(self, caller: _Job) -> None:
         """Returns when the step of this thread is over."""
         try:
-            if not self._join(own):
-                self._wait(own)
-            while not own.is_over:
-                self._run_alone(own)
-                if not own.is_over:
-                    self._lead_on(own)
+            if not self._join(caller):
+                self._wait(caller)
+            while not caller.is_over:
+                self._run_alone(caller)
+                if not caller.is_over:
+                    self._lead_on(caller)
             # What can go on now most often ends now, too: that costs no change of threads.
-            while self._leader is own and self._runnable and self._better_leader(own) is None:
-                self._run_next(own)
+            while self._leader is caller and self._runnable and self._better_leader(caller) is None:
+                self._run_next(caller)
         finally:
-            self._resign(own)
+            self._resign(caller)
 
-    def _join(self, own: _Job) -> bool:
+    def _join(self, caller: _Job) -> bool:
         """Adds a step to those that can go on; says whether this thread leads at once."""
         with self._mutex:
             has_lock = self._holder is None
             if has_lock:
-                self._holder = own.owner
+                self._holder = caller.owner
             else:
-                own.turn = threading.Event()
-                own.wait()
-            self._runnable.append(own)
+                caller.turn = threading.Event()
+                caller.wait()
+            self._runnable.append(caller)
             if self._leader is None:
-                self._leader = own
+                self._leader = caller
                 if not has_lock:
-                    self._waiting.append((own.owner, own.turn))
+                    self._waiting.append((caller.owner, caller.turn))
             elif not self._due:
                 self._has_come.set()
         return has_lock
 
-    def _lead_on(self, own: _Job) -> None:
+    def _lead_on(self, caller: _Job) -> None:
         """Does what is next: a step, a pass, or leaving the lock to others."""
         if self._waiting:
-            self._pass_on(own, own)
-        elif (better := self._better_leader(own)) is not None:
-            self._pass_on(own, better)
+            self._pass_on(caller, caller)
+        elif (better := self._better_leader(caller)) is not None:
+            self._pass_on(caller, better)
         elif self._runnable:
-            self._run_next(own)
+            self._run_next(caller)
         elif self._is_anybody_due():
-            self._linger(own)
+            self._linger(caller)
         elif len(self._ready) == 1:
             only = self._ready.pop()
             only.compute()
             self._runnable.append(only)
             self._between()
         else:
-            self._compute(own)
+            self._compute(caller)
 
-    def _run_alone(self, own: _Job) -> None:
+    def _run_alone(self, caller: _Job) -> None:
         """Runs the step while nobody else wants to compute, or may be about to come back.
 
         That is little code, for each pass empties caches.
         """
         while not (len(self._runnable) > 1 or self._waiting or self._ready or self._due):
             self._runnable.popleft()
-            wanted = own.go_on()
-            if wanted is None:
+            pass_ = caller.go_on()
+            if pass_ is None:
                 return
-            own.outcome = attempt(wanted)
-            self._runnable.append(own)  # behind whoever came meanwhile
+            caller.outcome = attempt(pass_)
+            self._runnable.append(caller)  # behind whoever came meanwhile
             self._between()
-        if not own.waits_since_s:
-            own.wait()
+        if not caller.waits_since_s:
+            caller.wait()
 
-    def _run_next(self, own: _Job) -> None:
+    def _run_next(self, caller: _Job) -> None:
         """Runs the step whose turn it is up to its next pass, or its end."""
         job = self._runnable.popleft()
         job.go_on()
         job.wait()
         if not job.is_over:
             self._ready.append(job)
-        elif job is not own:
+        elif job is not caller:
             job.turn.set()
 
-    def _better_leader(self, own: _Job) -> _Job | None:
+    def _better_leader(self, caller: _Job) -> _Job | None:
         """Returns who has to lead in place of this thread, which does now."""
         first = self._runnable[0] if self._runnable else None
         if first is not None and first.is_pinned:
-            return None if first is own else first
-        if own.is_of_main:
-            return next((job for job in (*self._runnable, *self._ready) if job is not own), None)
+            return None if first is caller else first
+        if caller.is_of_main:
+            return next((job for job in (*self._runnable, *self._ready) if job is not caller), None)
         return None
 
-    def _pass_on(self, own: _Job, leader: _Job) -> None:
+    def _pass_on(self, caller: _Job, leader: _Job) -> None:
         """Lets in who waits for the lock, then ``leader``; returns when this thread leads again.
 
         Or when its step is over.
         """
         with self._mutex:
-            own.turn = threading.Event()
+            caller.turn = threading.Event()
             self._leader = leader
             self._waiting.append((leader.owner, leader.turn))
             self._give()
-        self._wait(own)
+        self._wait(caller)
 
-    def _resign(self, own: _Job) -> None:
+    def _resign(self, caller: _Job) -> None:
         """Forgets a step, and lets another thread lead if this one does."""
         with self._mutex:
-            if not own.is_over:  # an interrupt came between its passes
-                self._ready = [job for job in self._ready if job is not own]
-                self._runnable = deque(job for job in self._runnable if job is not own)
-            if self._holder != own.owner:
+            if not caller.is_over:  # an interrupt came between its passes
+                self._ready = [job for job in self._ready if job is not caller]
+                self._runnable = deque(job for job in self._runnable if job is not caller)
+            if self._holder != caller.owner:
                 return
-            if self._leader is own:
+            if self._leader is caller:
                 self._leader = None
                 if others := (*self._runnable, *self._ready):
                     self._leader = min(others, key=lambda job: job.is_of_main)
                     self._waiting.append((self._leader.owner, self._leader.turn))
             self._give()
 
-    def _wait(self, own: _Job) -> None:
+    def _wait(self, caller: _Job) -> None:
         """Waits until the step is over or this thread leads. An interrupt is for the step."""
         while True:
             try:
-                own.turn.wait()
+                caller.turn.wait()
                 return
             except BaseException as error:
-                self._interrupt(own, error)
+                self._interrupt(caller, error)
 
-    def _interrupt(self, own: _Job, error: BaseException) -> None:
+    def _interrupt(self, caller: _Job, error: BaseException) -> None:
         """Has the step go on with an error in its own thread, in place of the pass it wants."""
         with self._mutex:
-            own.interrupt, own.is_pinned = error, True
-            if own in self._ready:
-                self._ready.remove(own)
-                self._runnable.appendleft(own)
+            caller.interrupt, caller.is_pinned = error, True
+            if caller in self._ready:
+                self._ready.remove(caller)
+                self._runnable.appendleft(caller)
             self._has_come.set()
 
     def _is_anybody_due(self) -> bool:
@@ -324,39 +324,39 @@ class Scheduler:
         if self._due:
             latest_s = time.perf_counter() - LINGER_S
             self._due -= {clock for clock in list(self._due) if clock.left_s < latest_s}
-        wanted = self._ready[0].wanted
-        return bool(self._due) and wanted is not None and can_share(wanted)
+        pass_ = self._ready[0].pass_
+        return bool(self._due) and pass_ is not None and can_share(pass_)
 
-    def _linger(self, own: _Job) -> None:
+    def _linger(self, caller: _Job) -> None:
         """Waits a moment for requests that may come back, or for whoever wants the lock."""
         self._has_come.clear()
         try:
             if self._due and not (self._runnable or self._waiting):
                 self._has_come.wait(LINGER_S)
         except BaseException as error:
-            self._interrupt(own, error)
+            self._interrupt(caller, error)
 
-    def _compute(self, own: _Job) -> None:
+    def _compute(self, caller: _Job) -> None:
         """Computes what the policy chooses among the passes that are wanted."""
         with self._mutex:
             jobs = self._ready
             ready = [
-                Waiting(job.wanted, job.is_batch, job.n_passed_over)
+                Waiting(job.pass_, job.is_batch, job.n_passed_over)
                 for job in jobs
-                if job.wanted is not None
+                if job.pass_ is not None
             ]
-            sizes = [one.wanted.n_rows for one in ready]
-            most_rows = ready[0].wanted.sequence.times.most_rows(sizes, MAX_ROWS)
+            sizes = [waiting.pass_.n_rows for waiting in ready]
+            most_rows = ready[0].pass_.sequence.times.most_rows(sizes, MAX_ROWS)
             chosen = [jobs[i] for i in choose(ready, most_rows)]
             self._ready = [job for job in jobs if job not in chosen]
             for job in self._ready:
                 job.n_passed_over += 1
         try:
-            outcomes = attempt_all([job.wanted for job in chosen if job.wanted is not None])
+            outcomes = attempt_all([job.pass_ for job in chosen if job.pass_ is not None])
         except BaseException as error:  # an interrupt is for this thread alone
             with self._mutex:
                 self._ready = [*chosen, *self._ready]
-            self._interrupt(own, error)
+            self._interrupt(caller, error)
             return
         for job, outcome in zip(chosen, outcomes, strict=True):
             job.take(outcome)
@@ -364,19 +364,19 @@ class Scheduler:
         self._between()
 
     def _take(self, clock: BusyClock | None = None) -> None:
-        own = threading.get_ident()
-        if self._holder == own:
+        thread = threading.get_ident()
+        if self._holder == thread:
             self._depth += 1
             return
         with self._mutex:
             if self._holder is None:
-                self._holder = own
+                self._holder = thread
                 return
         with nullcontext() if clock is None else clock.stopped():
-            self._wait_for_lock(own)
+            self._wait_for_lock(thread)
 
-    def _wait_for_lock(self, own: int) -> None:
-        waiter = own, threading.Event()
+    def _wait_for_lock(self, thread: int) -> None:
+        waiter = thread, threading.Event()
         try:
             with self._mutex:
                 self._waiting.append(waiter)

@@ -361,20 +361,20 @@ class Stream(Iterator[str]):
             yield from self._read_prompt()
             if self._prefilled is None or self._found:
                 return
-        found, self._state.rows = self._prefilled, self._prefilled.rows
-        self._decoding = self._request.strategy.begin(self._state, found.hidden)
+        prefilled, self._state.rows = self._prefilled, self._prefilled.rows
+        self._decoding = self._request.strategy.begin(self._state, prefilled.hidden)
 
     def _read_prompt(self) -> Passes[None]:
         """Goes on with the prompt; leaves it unfinished when cancelled, or for what there is."""
         if self._prefilling is None:
             self._prefilling = self._begin_prefill()
-        found = yield from self._prefilling.step(self._noise)
-        if isinstance(found, Provisional):
-            self._show(found)
-        elif found is not None:
-            self._prefilled = found
+        progress = yield from self._prefilling.step(self._noise)
+        if isinstance(progress, Provisional):
+            self._show(progress)
+        elif progress is not None:
+            self._prefilled = progress
             self._request.prompts.end(self._state.sequence)
-            self._confirm(found)
+            self._confirm(progress)
 
     def _begin_prefill(self) -> Prefilling:
         state, request = self._state, self._request
@@ -382,7 +382,7 @@ class Stream(Iterator[str]):
             return NoPrefill()
         request.recall(state.sequence, state.tokens)
         held = ref(self)  # what a stream keeps does not keep the stream: see `__del__`
-        wanted = PrefillRequest(
+        prefill_request = PrefillRequest(
             state.stats,
             state.needs_logits,
             tuple(request.strategy.hidden_layers),
@@ -391,28 +391,28 @@ class Stream(Iterator[str]):
             state.config.prefill_pass_ms,
             request.strategy.with_mtp,
         )
-        return begin_prefill(state, wanted, request.predictor())
+        return begin_prefill(state, prefill_request, request.predictor())
 
-    def _show(self, found: Provisional) -> None:
+    def _show(self, provisional: Provisional) -> None:
         """Notes the text of the latest provisional token."""
         if self._provisional_text is None:
             assert self._request.new_text is not None
             self._provisional_text = self._request.new_text()
             self._provisional_s = self._busy_s + time.perf_counter() - self._started_s
         position = len(self._provisional_text.text)
-        if text := self._provisional_text.push(found.tokens[-1]):
+        if text := self._provisional_text.push(provisional.tokens[-1]):
             self._ready.append(Piece(text, TARGET, True, position))
-        self._state.stats.n_provisional = len(found.tokens)
+        self._state.stats.n_provisional = len(provisional.tokens)
 
-    def _confirm(self, found: Prefilled) -> None:
+    def _confirm(self, prefilled: Prefilled) -> None:
         """Takes provisional tokens that hold over; notes from where on the others are replaced."""
-        self._state.stats.n_confirmed = found.n_right
-        self._state.stats.n_carried = len(found.confirmed)
-        self._found.extend((token, TARGET) for token in found.confirmed)
-        if found.n_right < len(found.provisional):
+        self._state.stats.n_confirmed = prefilled.n_right
+        self._state.stats.n_carried = len(prefilled.confirmed)
+        self._found.extend((token, TARGET) for token in prefilled.confirmed)
+        if prefilled.n_right < len(prefilled.provisional):
             assert self._request.new_text is not None
             text = self._request.new_text()
-            for token in found.provisional[: found.n_right]:
+            for token in prefilled.provisional[: prefilled.n_right]:
                 text.push(token)
             self._ready.append(Piece("", TARGET, True, len(text.text)))
 

@@ -55,8 +55,8 @@ class DraftSource:
     @property
     def costs_key(self) -> str:
         """A short name of the model and where it computes, which its costs depend on."""
-        found = f"{self.fingerprint} {self.entry.contract.providers[:1]}"
-        return hashlib.sha256(found.encode()).hexdigest()[:12]
+        key = f"{self.fingerprint} {self.entry.contract.providers[:1]}"
+        return hashlib.sha256(key.encode()).hexdigest()[:12]
 
     def open(self) -> DraftRole:
         """Returns the draft model, opened.

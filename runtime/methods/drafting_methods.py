@@ -87,8 +87,8 @@ class DraftingMethods:
         if name == AUTO:
             chosen = [
                 n
-                for n, found in known.items()
-                if found.is_automatic and self._parts.drafters.has(found.need)
+                for n, method in known.items()
+                if method.is_automatic and self._parts.drafters.has(method.need)
             ]
             if MTP in chosen:  # which are the same heads, and take no passes of their own
                 chosen = [n for n in chosen if n not in LIGHT_HEADS]

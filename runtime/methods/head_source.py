@@ -144,10 +144,10 @@ def _costs(entry: HeadEntry, target: ModelEntry) -> dict[int, float]:
     of_layer = [n_bits(shapes, target, f"layers.{i}.") for i in range(config.n_layers)]
     whole = sum(of_layer) + n_bits(shapes, target, head_weight(config))
     width = head.contract.can.features
-    own = head_shapes(head.config, width, entry.kind)
+    head_parts = head_shapes(head.config, width, entry.kind)
     if entry.kind in LIGHT_HEADS:
-        of_lights = n_bits(own, head, "layers.") / head.config.n_layers
-        of_head = of_lights + n_bits(own, head, "lm_head.")
+        of_lights = n_bits(head_parts, head, "layers.") / head.config.n_layers
+        of_head = of_lights + n_bits(head_parts, head, "lm_head.")
         return {config.n_layers: of_head / whole}
-    of_head = n_bits(own, head, "")
+    of_head = n_bits(head_parts, head, "")
     return {i: (sum(of_layer[:i]) + of_head) / whole for i in entry.hidden_layers}

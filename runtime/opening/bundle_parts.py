@@ -52,13 +52,13 @@ def default_method(manifest: BundleManifest) -> str:
 
 def tuned(manifest: BundleManifest) -> Mapping[str, Any] | None:
     """Returns what `edgedec tune` found, if it was run."""
-    found = manifest.defaults.get(TUNED_KEY)
-    if found is not None and not isinstance(found, Mapping):
+    policies = manifest.defaults.get(TUNED_KEY)
+    if policies is not None and not isinstance(policies, Mapping):
         raise BundleError(
-            f"manifest.defaults.{TUNED_KEY} is {shown(found)}, expected a table: run "
+            f"manifest.defaults.{TUNED_KEY} is {shown(policies)}, expected a table: run "
             "`edgedec tune` on the bundle again"
         )
-    return found
+    return policies
 
 
 def identity(manifest: BundleManifest, threads: int, providers: tuple[str, ...]) -> str:

@@ -45,19 +45,19 @@ def draft_on_device(entry: ModelEntry, options: EngineOptions) -> ModelEntry:
 def _on_place(entry: ModelEntry, option: PlaceOption, name: str, must_run: bool) -> ModelEntry:
     target = place_target(option)
     place, contract = target.place(name, option), entry.contract
-    if place.stated not in contract.providers and not must_run:
+    if place.provider not in contract.providers and not must_run:
         return entry
-    if place.stated not in contract.providers:
-        known = ", ".join(p.name for p in target.places if p.stated in contract.providers)
+    if place.provider not in contract.providers:
+        known = ", ".join(p.name for p in target.places if p.provider in contract.providers)
         raise ConfigError(
             f"{option} is {name}, but this bundle (compiler {contract.compiler}) "
             f"runs on {known or f'no such {option}'}: export the model with --target {target.name}"
         )
     available = target_module(target.name, "run_places").available()
-    if place.stated not in available:
-        here = ", ".join(p.name for p in target.places if p.stated in available)
+    if place.provider not in available:
+        here = ", ".join(p.name for p in target.places if p.provider in available)
         raise ConfigError(
             f"{option} {name} is not here, this installation and machine have "
             f"{here or 'nothing'}: it takes {place_needs(target, place)}"
         )
-    return replace(entry, contract=replace(contract, providers=(place.stated,)))
+    return replace(entry, contract=replace(contract, providers=(place.provider,)))

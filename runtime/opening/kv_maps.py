@@ -98,5 +98,5 @@ def _open_maps(
     affinity: Affinity,
 ) -> KVPredictor:
     opener = device_module("run", "kv_maps").FusedKVMaps
-    found: KVPredictor = opener(graph, depth, width, threads, providers, affinity)
-    return found
+    predictor: KVPredictor = opener(graph, depth, width, threads, providers, affinity)
+    return predictor

@@ -45,7 +45,7 @@ class _Beginning:
         """Returns how likely a grammatical text follows, at most, by what is known now."""
         if self.allowed is None:
             return self.bound
-        lost = math.fsum(share * (1.0 - one.bound) for share, one in self.after.values())
+        lost = math.fsum(share * (1.0 - child.bound) for share, child in self.after.values())
         return max(self.allowed - lost, 0.0)
 
 
@@ -86,9 +86,9 @@ class Alignment:
             kept = total if allowed is None else float(weights[allowed].sum())
             beginning.log_total = float(scaled.max()) + math.log(total)
             beginning.allowed = kept / total
-        for token, (_, one) in beginning.after.items():
-            if one.bound < 1.0:
-                values[token] += self._temperature * math.log(max(one.bound, 1e-300))
+        for token, (_, child) in beginning.after.items():
+            if child.bound < 1.0:
+                values[token] += self._temperature * math.log(max(child.bound, 1e-300))
         return values
 
     def chose(self, path: Sequence[int], token: int, logit: float) -> None:
@@ -105,15 +105,17 @@ class Alignment:
     def end(self) -> float:
         """Ends a whole try: lowers the bounds along its way; returns its chance to be accepted."""
         inner = self._way[:-1]
-        chance = math.prod(one.total() / one.bound for one in inner[1:] if one.bound > 0)
-        for one in reversed(inner):
-            one.bound = min(one.bound, one.total())
+        chance = math.prod(
+            beginning.total() / beginning.bound for beginning in inner[1:] if beginning.bound > 0
+        )
+        for beginning in reversed(inner):
+            beginning.bound = min(beginning.bound, beginning.total())
         return min(1.0, chance)
 
     def _at(self, path: Sequence[int]) -> _Beginning | None:
-        found = self._way[-1]
+        node = self._way[-1]
         for token in path:
-            if token not in found.after:
+            if token not in node.after:
                 return None
-            found = found.after[token][1]
-        return found
+            node = node.after[token][1]
+        return node

@@ -103,11 +103,11 @@ class Bans:
         if not size or n_tokens + 1 < size:
             return set()
         end = tuple(text[len(text) - size + 1 :])
-        found = set(self._followers.get(end, ()))
+        banned = set(self._followers.get(end, ()))
         for stop in range(len(text) - n_path + 1, len(text) + 1):
             if stop >= size and tuple(text[stop - size : stop - 1]) == end:
-                found.add(text[stop - 1])
-        return found
+                banned.add(text[stop - 1])
+        return banned
 
 
 class Both:

@@ -24,9 +24,9 @@ class Breakers:
         return self._found(sampling.dry_sequence_breakers)
 
     def _find(self, texts: tuple[str, ...]) -> frozenset[int]:
-        wanted = [text.encode(errors="replace") for text in texts]
+        breakers = [text.encode(errors="replace") for text in texts]
         return frozenset(
             token
             for token, spelling in self._codec.spellings().items()
-            if isinstance(spelling, bytes) and any(text in spelling for text in wanted)
+            if isinstance(spelling, bytes) and any(text in spelling for text in breakers)
         )

@@ -77,16 +77,16 @@ def needs_exact_numbers(schema: Any) -> bool:
 def long_numbers(schema: Any) -> Iterator[str]:
     """Yields the keywords of numbers that floats would change."""
     if isinstance(schema, list):
-        for one in schema:
-            yield from long_numbers(one)
+        for part in schema:
+            yield from long_numbers(part)
     if not isinstance(schema, Mapping):
         return
     for key, value in schema.items():
         if key in ("default", "examples", "x-guidance"):
             continue
         if key in _MAPS and isinstance(value, Mapping):
-            for one in value.values():
-                yield from long_numbers(one)
+            for part in value.values():
+                yield from long_numbers(part)
         elif key in _LONG:
             if _LONG[key](value):
                 yield key
@@ -164,7 +164,7 @@ class _Rules:
             return self._of_ref(schema["$ref"])
         if isinstance(schema, bool) or not self._is_long(schema, set()):
             return self._leaf(schema)
-        options = [self._plain(one) for one in ways(schema, self._referred)]
+        options = [self._plain(way) for way in ways(schema, self._referred)]
         if not options:
             self._empty.append(f"{_choice_keyword(schema)}: no value fits all of its parts")
         return self._either(options)
@@ -180,12 +180,12 @@ class _Rules:
         if ref not in self._of_refs:
             target = self._referred(ref)
             self._of_refs[ref] = name = self._new_name()
-            found = self.value(target)
-            if found is None:
+            rule = self.value(target)
+            if rule is None:
                 self._of_refs[ref] = None
                 self._lines.append(f'{name}: "0"')  # rules that are left out alone lead here
             else:
-                self._lines.append(f"{name}: {found}")
+                self._lines.append(f"{name}: {rule}")
         return self._of_refs[ref]
 
     def _plain(self, plain: Plain) -> str | None:
@@ -227,9 +227,9 @@ class _Rules:
         else:
             pattern = number_patterns.listed(number_patterns.multiples(bounds, step))
         if not pattern:
-            stated = ", ".join(f"{key} {_shown(part[key])}" for key in sorted(part))
+            bounds_text = ", ".join(f"{key} {_shown(part[key])}" for key in sorted(part))
             kind = "integer" if is_integer else "number"
-            self._empty.append(f"{stated}: no {kind} fits")
+            self._empty.append(f"{bounds_text}: no {kind} fits")
         return self._rule(f"/{pattern}/") if pattern else None
 
     def _values(self, plain: Plain) -> str | None:
@@ -327,7 +327,7 @@ class _Rules:
             return None
         document: dict[str, Any] = {} if schema is True else dict(schema)
         if '"$ref"' in write_schema(document):
-            kept = {key: _moved(one) for key, one in document.items() if key not in ("$defs",)}
+            kept = {key: _moved(value) for key, value in document.items() if key not in ("$defs",)}
             document = {**kept, "$defs": {"root": _moved(self._root)}}
         if isinstance(self._root, Mapping) and "$schema" in self._root:
             document["$schema"] = self._root["$schema"]
@@ -403,10 +403,10 @@ def _bounds(part: Plain) -> Bounds:
 
 def _tighter(part: Plain, closed: str, opened: str, sign: int) -> tuple[Fraction | None, bool]:
     """Returns the tighter of two bounds, and whether it is itself left out."""
-    given = [(sign * exact(part[key]), key == opened) for key in (closed, opened) if key in part]
-    if not given:
+    bounds = [(sign * exact(part[key]), key == opened) for key in (closed, opened) if key in part]
+    if not bounds:
         return None, False
-    bound, is_open = max(given)
+    bound, is_open = max(bounds)
     return sign * bound, is_open
 
 
@@ -437,7 +437,7 @@ def _literal(value: Any) -> str:
     if isinstance(value, list):
         return '"[" ' + _COMMA.join(map(_literal, value)) + ' "]"'
     if isinstance(value, Mapping):
-        pairs = [f'{_literal(key)} ":" {_literal(one)}' for key, one in value.items()]
+        pairs = [f'{_literal(key)} ":" {_literal(item)}' for key, item in value.items()]
         return '"{" ' + _COMMA.join(pairs) + ' "}"'
     if _type_of(value) in ("integer", "number"):
         return f'"{number_patterns.decimal_text(exact(value))}"'
@@ -459,16 +459,16 @@ def _key_beside(names: Mapping[str, Any]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"[^\w]", lambda found: f"\\x{{{ord(found[0]):x}}}", text)
+    return re.sub(r"[^\w]", lambda match: f"\\x{{{ord(match[0]):x}}}", text)
 
 
 def _moved(schema: Any) -> Any:
     """Returns a schema whose references lead into a copy of its document, at ``#/$defs/root``."""
     if isinstance(schema, list):
-        return [_moved(one) for one in schema]
+        return [_moved(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    made = {key: _moved(one) for key, one in schema.items() if key not in ("$id", "$schema")}
+    made = {key: _moved(part) for key, part in schema.items() if key not in ("$id", "$schema")}
     if isinstance(ref := made.get("$ref"), str) and ref.startswith("#"):
         made["$ref"] = "#/$defs/root" + ref[1:]
     return made
@@ -476,12 +476,12 @@ def _moved(schema: Any) -> Any:
 
 def _refs(schema: Any) -> list[str]:
     if isinstance(schema, list):
-        return [ref for one in schema for ref in _refs(one)]
+        return [ref for part in schema for ref in _refs(part)]
     if not isinstance(schema, Mapping):
         return []
-    own = [schema["$ref"]] if isinstance(schema.get("$ref"), str) else []
-    inner = [one for key, one in schema.items() if key not in ("$defs", "definitions")]
-    return [*own, *(ref for one in inner for ref in _refs(one))]
+    refs = [schema["$ref"]] if isinstance(schema.get("$ref"), str) else []
+    inner = [part for key, part in schema.items() if key not in ("$defs", "definitions")]
+    return [*refs, *(ref for part in inner for ref in _refs(part))]
 
 
 def _holds_long(value: Any) -> bool:
@@ -527,14 +527,14 @@ def check_steps(schema: Any) -> None:
 def _steps(schema: Any) -> Iterator[int | float]:
     """Yields all steps."""
     if isinstance(schema, list):
-        for one in schema:
-            yield from _steps(one)
+        for part in schema:
+            yield from _steps(part)
     elif isinstance(schema, Mapping):
         step = schema.get("multipleOf")
         if isinstance(step, int | float) and not isinstance(step, bool):
             yield step
-        for one in schema.values():
-            yield from _steps(one)
+        for part in schema.values():
+            yield from _steps(part)
 
 
 def _type_of(value: Any) -> str:

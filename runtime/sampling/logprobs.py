@@ -46,17 +46,17 @@ def text_logprobs(
     tokens: Sequence[TokenLogprob], text: str, token_bytes: Callable[[int], bytes]
 ) -> list[TextLogprob]:
     """Returns ``tokens``, which complete ``text`` together, as tokens of the text."""
-    spelt = [(one, spelling) for one in tokens if (spelling := token_bytes(one.token))]
+    spelt = [(logprob, spelling) for logprob in tokens if (spelling := token_bytes(logprob.token))]
     whole = text.encode()
     before = b"".join(spelling for _, spelling in spelt[:-1])
     if spelt and whole.startswith(before):  # the last may be cut by a stop text, or by a mark
         spelt[-1] = spelt[-1][0], whole[len(before) :]
-    found = []
-    for i, (one, spelling) in enumerate(spelt, 1):
+    groups = []
+    for i, (logprob, spelling) in enumerate(spelt, 1):
         shown = text if len(spelt) == 1 else spelling.decode("utf-8", "replace")
         n = len(text) if i == len(spelt) else 0
-        found.append(TextLogprob(one.token, shown, spelling, one.logprob, one.top, n))
-    return found
+        groups.append(TextLogprob(logprob.token, shown, spelling, logprob.logprob, logprob.top, n))
+    return groups
 
 
 def token_logprob(rows: Rows, index: int, token: int, n_top: int) -> TokenLogprob:
@@ -66,11 +66,11 @@ def token_logprob(rows: Rows, index: int, token: int, n_top: int) -> TokenLogpro
     ids, logits = stats.top_ids[index], stats.top_logits[index]
     if n_top > N_TOP:
         ids, logits = _likeliest(rows.logits[index], n_top)
-    found = {int(i): float(x) - total for i, x in zip(ids, logits, strict=True) if i >= 0}
-    own = found.get(token)
-    if own is None:
-        own = float(rows.logits[index][token]) - total
-    return TokenLogprob(token, own, tuple(found.items())[:n_top])
+    top = {int(i): float(x) - total for i, x in zip(ids, logits, strict=True) if i >= 0}
+    log_prob = top.get(token)
+    if log_prob is None:
+        log_prob = float(rows.logits[index][token]) - total
+    return TokenLogprob(token, log_prob, tuple(top.items())[:n_top])
 
 
 def _likeliest(row: npt.NDArray[Any], n: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

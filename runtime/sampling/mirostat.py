@@ -30,10 +30,10 @@ class Cut:
 
         Version 1 takes its probability before the cut, version 2 that after it.
         """
-        own = float(self.log2[index])
+        bits = float(self.log2[index])
         if version == 2:
-            own -= float(np.log2(np.exp2(self.log2[self.kept]).sum()))
-        return -own
+            bits -= float(np.log2(np.exp2(self.log2[self.kept]).sum()))
+        return -bits
 
 
 def cut(scores: Float64, version: int, mu: float) -> Cut:

@@ -106,10 +106,10 @@ def _spread_ids(n_ids: int) -> Bits:
 
 def _scratch(n_ids: int) -> Bits:
     """Returns memory [2, n_ids] for this thread's next hash: new pages cost as much as hashing."""
-    found: Bits | None = getattr(_of_thread, "scratch", None)
-    if found is None or found.shape[1] != n_ids:
-        found = _of_thread.scratch = np.empty((2, n_ids), np.uint32)
-    return found
+    scratch: Bits | None = getattr(_of_thread, "scratch", None)
+    if scratch is None or scratch.shape[1] != n_ids:
+        scratch = _of_thread.scratch = np.empty((2, n_ids), np.uint32)
+    return scratch
 
 
 def _hash(words: Bits, key: int) -> Bits:

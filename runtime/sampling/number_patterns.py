@@ -70,11 +70,11 @@ def decimals(bounds: Bounds) -> str:
     fraction = r"\.[0-9]+"
     if last is None or last > 0:
         whole = _naturals(low or 0, None if last is None else last - 1)
-        ways += [f"({one}){fraction}" for one in whole]
+        ways += [f"({pattern}){fraction}" for pattern in whole]
     if first is None or first < 0:
         nearest = 0 if last is None else max(0, -last)
         whole = _naturals(nearest, None if first is None else -first - 1)
-        ways += [f"-({one}){fraction}" for one in whole]
+        ways += [f"-({pattern}){fraction}" for pattern in whole]
     return _either(ways) or listed(_between(bounds))
 
 
@@ -130,7 +130,9 @@ def _clipped(first: int | None, last: int | None) -> tuple[int | None, int | Non
 def _integers(first: int | None, last: int | None) -> Iterator[str]:
     if first is None or first < 0:
         nearest = 1 if last is None else max(1, -last)
-        yield from (f"-({one})" for one in _naturals(nearest, None if first is None else -first))
+        yield from (
+            f"-({pattern})" for pattern in _naturals(nearest, None if first is None else -first)
+        )
     yield from _naturals(0 if first is None else max(0, first), last)
 
 

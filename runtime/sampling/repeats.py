@@ -54,11 +54,11 @@ class Repeats:
         lengths = np.ones(len(ends), np.int64)
         alive = np.arange(len(ends))
         for n in range(1, min(most, self._n)):
-            wanted = int(text[-1 - n])
-            if wanted in self._breakers:
+            token = int(text[-1 - n])
+            if token in self._breakers:
                 break
             alive = alive[ends[alive] >= n]
-            alive = alive[text[ends[alive] - n] == wanted]
+            alive = alive[text[ends[alive] - n] == token]
             if not len(alive):
                 break
             lengths[alive] = n + 1

@@ -127,10 +127,10 @@ def choose_by_surprise(
 
     ids = np.flatnonzero(values > -np.inf)
     scores = (values[ids].astype(np.float64) - float(values[greedy(values)])) / config.temperature
-    found = cut(scores, config.mirostat, mu)
-    kept = found.kept
+    cut_ = cut(scores, config.mirostat, mu)
+    kept = cut_.kept
     token = draw(Survivors(ids[kept], scores[kept]), noise, position)
-    surprise = found.surprise(int(np.searchsorted(ids, token)), config.mirostat)
+    surprise = cut_.surprise(int(np.searchsorted(ids, token)), config.mirostat)
     return token, mu - config.mirostat_eta * (surprise - config.mirostat_tau)
 
 
@@ -202,11 +202,11 @@ def _with_momentum(values: Float64, config: SamplingConfig, history: History) ->
     ids = top_k(values, min(_N_MOMENTUM, len(values)))
     weights = np.exp(values - values[greedy(values)])
     probs = weights[ids] / weights.sum()
-    found = np.full(len(values), -np.inf)
+    smoothed = np.full(len(values), -np.inf)
     for token, prob in zip(ids.tolist(), probs.tolist(), strict=True):
         resistance = length_of.get(token, 0) + 1 if token in seen else 0
-        found[token] = prob - config.momentum * resistance if prob > 0 else -np.inf
-    return found
+        smoothed[token] = prob - config.momentum * resistance if prob > 0 else -np.inf
+    return smoothed
 
 
 def truncate(values: Values, config: SamplingConfig) -> Survivors:
@@ -278,8 +278,8 @@ def top_p(scores: Float64, mass: float, total: float | None = None) -> Ids:
     Shapes: scores [N] float64 -> [n] int64; equal scores are taken in order.
     """
     reached = np.cumsum(np.exp(np.sort(scores)[::-1]))
-    wanted = mass * (reached[-1] if total is None else total)
-    return top_k(scores, min(len(scores), int(np.searchsorted(reached, wanted)) + 1))
+    min_mass = mass * (reached[-1] if total is None else total)
+    return top_k(scores, min(len(scores), int(np.searchsorted(reached, min_mass)) + 1))
 
 
 def _head(values: Values, largest: float, config: SamplingConfig) -> tuple[Ids, float]:

@@ -135,19 +135,19 @@ def one_line(text: str) -> str:
 def _of_schema(text: str, check: Callable[[Grammar], str]) -> tuple[Grammar, str]:
     """Returns the grammar of a schema, or of one that says the same in other words."""
     schema, first = without_literal_patterns(read_schema(text)), ""
-    for one in _in_other_words(schema):
+    for variant in _in_other_words(schema):
         try:
-            grammar = _grammar(one, text)
+            grammar = _grammar(variant, text)
             reason = check(grammar)
             if reason and "lark_grammar" in grammar:  # whose text nobody wrote
-                keyword = next(long_numbers(one))
+                keyword = next(long_numbers(variant))
                 reason = f"{keyword}: the library refuses numbers this long: use fewer digits"
         except UnsupportedKeywordError as error:
             reason = str(error)
         if not reason:
             return grammar, ""
         if is_unsatisfiable(reason):
-            reason = why_empty(one, _schema_refusal) or reason
+            reason = why_empty(variant, _schema_refusal) or reason
         first = first or reason
     return {}, first
 

@@ -99,7 +99,9 @@ class _Dropping:
                 del made[keyword]
                 if not _says_nothing(keyword, value):
                     self._note(keyword, place)
-        return _mapped(made, place, lambda one, inner: self.readable(one, inner, depth + 1))
+        return _mapped(
+            made, place, lambda subschema, inner: self.readable(subschema, inner, depth + 1)
+        )
 
     def of(self, schema: Any, place: str, depth: int = 0) -> Any:
         """Returns ``schema`` without the keywords that are never enforced."""
@@ -118,7 +120,7 @@ class _Dropping:
             made.pop("additionalProperties", None)  # which those of the patterns would meet
         if "$ref" in made and not self._is_there(made["$ref"]):
             self._drop("$ref", made, place)
-        return _mapped(made, place, lambda one, inner: self.of(one, inner, depth + 1))
+        return _mapped(made, place, lambda subschema, inner: self.of(subschema, inner, depth + 1))
 
     def without(self, keyword: str, schema: Any, place: str = "", depth: int = 0) -> Any:
         """Returns ``schema`` without one keyword; a choice of one becomes a choice of any."""
@@ -131,7 +133,9 @@ class _Dropping:
             if keyword == "patternProperties":
                 made.pop("additionalProperties", None)
             self._drop(keyword, made, place)
-        return _mapped(made, place, lambda one, inner: self.without(keyword, one, inner, depth + 1))
+        return _mapped(
+            made, place, lambda subschema, inner: self.without(keyword, subschema, inner, depth + 1)
+        )
 
     def _is_there(self, ref: str) -> bool:
         """Whether a reference leads to a schema of the same document."""
@@ -161,13 +165,13 @@ def _mapped(made: dict[str, Any], place: str, change: Callable[[Any, str], Any])
     for key in _MAPS:
         if key in made:
             names = {name: f"{place}.{name}".lstrip(".") for name in made[key]}
-            made[key] = {name: change(one, names[name]) for name, one in made[key].items()}
+            made[key] = {name: change(part, names[name]) for name, part in made[key].items()}
     for key in _LISTS:
         if key in made:
-            made[key] = [change(one, place) for one in made[key]]
+            made[key] = [change(part, place) for part in made[key]]
     for key in ("items", "additionalProperties", "additionalItems"):
         if isinstance(inner := made.get(key), list):
-            made[key] = [change(one, f"{place}[]") for one in inner]
+            made[key] = [change(part, f"{place}[]") for part in inner]
         elif key in made:
             made[key] = change(inner, f"{place}[]" if key.endswith("tems") else f"{place}.*")
     return made
@@ -207,12 +211,14 @@ def _is_count(value: Any) -> bool:
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _is_type(value: Any) -> bool:
     names = value if isinstance(value, list) else [value]
-    return bool(names) and all(isinstance(one, str) and one in TYPES for one in names)
+    return bool(names) and all(
+        isinstance(type_name, str) and type_name in TYPES for type_name in names
+    )
 
 
 _READABLE: Mapping[str, Callable[[Any], bool]] = {

@@ -92,7 +92,7 @@ class _Facts:
         """Says whether a value can be one of these, as far as that is known."""
         if _type_of(value) not in self.types:
             return False
-        return self.values is None or any(_is_same(value, one) for one in self.values)
+        return self.values is None or any(_is_same(value, allowed) for allowed in self.values)
 
 
 class _Narrowing:
@@ -107,10 +107,10 @@ class _Narrowing:
         made = dict(schema)
         for key in _MAPS:
             if isinstance(inner := made.get(key), Mapping):
-                made[key] = {name: self.of(one, depth + 1) for name, one in inner.items()}
+                made[key] = {name: self.of(part, depth + 1) for name, part in inner.items()}
         for key in _LISTS:
             if isinstance(inner := made.get(key), list):
-                made[key] = [self.of(one, depth + 1) for one in inner]
+                made[key] = [self.of(part, depth + 1) for part in inner]
         for key in _SINGLE:
             if isinstance(inner := made.get(key), Mapping):
                 made[key] = self.of(inner, depth + 1)
@@ -132,40 +132,40 @@ class _Narrowing:
 
     def _choose_one(self, schema: Mapping[str, Any], made: dict[str, Any]) -> None:
         """Has ``anyOf`` take the place of ``oneOf``, if branches that differ are left."""
-        around = self.facts({key: one for key, one in schema.items() if key != "oneOf"})
+        around = self.facts({key: value for key, value in schema.items() if key != "oneOf"})
         facts = [around.and_also(self.facts(branch)) for branch in schema["oneOf"]]
         kept = []
         for i, branch in enumerate(made["oneOf"]):
-            others = [one for j, one in enumerate(facts) if j != i]
+            others = [fact for j, fact in enumerate(facts) if j != i]
             if (apart := self._apart(facts[i], others)) is not None:
                 kept.append({"allOf": [branch, *apart]} if apart else branch)
         if kept:
             del made["oneOf"]
             _add(made, {"anyOf": kept})
 
-    def _apart(self, own: _Facts, others: Sequence[_Facts]) -> list[Schema] | None:
+    def _apart(self, facts: _Facts, others: Sequence[_Facts]) -> list[Schema] | None:
         """Returns what keeps values from being of other branches, too.
 
         None: nothing does, or only too much.
         """
-        found: list[Schema] = []
+        parts: list[Schema] = []
         for other in others:
-            if self._are_disjoint(own, other, 0):
+            if self._are_disjoint(facts, other, 0):
                 continue
-            absent = sorted(other.required - own.required)
-            if own.is_object and absent:
-                found.append({"properties": {absent[0]: False}})
-            elif own.values and (rest := [v for v in own.values if not other.may_hold(v)]):
-                found.append({"enum": rest})
-            elif self._have_other_items(own, other):
-                found.append({"minItems": 1})
-            elif (name := self._differing_property(own, other)) is not None:
-                found.append({"required": [name]})
-            elif own.is_object and (names := _own_names(own, other)):
-                found.append({"anyOf": [{"required": [name]} for name in names]})
+            absent = sorted(other.required - facts.required)
+            if facts.is_object and absent:
+                parts.append({"properties": {absent[0]: False}})
+            elif facts.values and (rest := [v for v in facts.values if not other.may_hold(v)]):
+                parts.append({"enum": rest})
+            elif self._have_other_items(facts, other):
+                parts.append({"minItems": 1})
+            elif (name := self._differing_property(facts, other)) is not None:
+                parts.append({"required": [name]})
+            elif facts.is_object and (names := _own_names(facts, other)):
+                parts.append({"anyOf": [{"required": [name]} for name in names]})
             else:
                 return None
-        return found if len(found) <= _MAX_CONDITIONS else None
+        return parts if len(parts) <= _MAX_CONDITIONS else None
 
     def _differing_property(self, a: _Facts, b: _Facts) -> str | None:
         """Returns a property whose values are surely never of both, if objects have one."""
@@ -186,31 +186,31 @@ class _Narrowing:
         """Says whether surely no value is of both."""
         if not a.types & b.types:
             return True
-        for one, other in ((a, b), (b, a)):
-            if one.values is not None and not any(other.may_hold(v) for v in one.values):
+        for a_facts, other in ((a, b), (b, a)):
+            if a_facts.values is not None and not any(other.may_hold(v) for v in a_facts.values):
                 return True
         if depth > _MAX_DEPTH or not self._may_go_on():
             return False
-        for one, other in ((a, b), (b, a)):
-            for choice in one.choices:
+        for a_facts, other in ((a, b), (b, a)):
+            for choice in a_facts.choices:
                 if all(self._are_disjoint(way, other, depth + 1) for way in choice):
                     return True
         if not (a.is_object or b.is_object):
             return False
-        for one, other in ((a, b), (b, a)):
-            if any(one.required - names for names in other.closed):
+        for a_facts, other in ((a, b), (b, a)):
+            if any(a_facts.required - names for names in other.closed):
                 return True
-            for name in one.required & one.properties.keys() & other.properties.keys():
-                pair = [self._all_facts(facts.properties[name]) for facts in (one, other)]
+            for name in a_facts.required & a_facts.properties.keys() & other.properties.keys():
+                pair = [self._all_facts(facts.properties[name]) for facts in (a_facts, other)]
                 if self._are_disjoint(pair[0], pair[1], depth + 1):
                     return True
         return False
 
     def _all_facts(self, schemas: Iterable[Schema]) -> _Facts:
-        found = _Facts()
+        facts = _Facts()
         for schema in schemas:
-            found = found.and_also(self.facts(schema))
-        return found
+            facts = facts.and_also(self.facts(schema))
+        return facts
 
     def facts(self, schema: Schema, n_refs: int = 0) -> _Facts:
         """Returns what is surely so of the values of a schema."""
@@ -220,15 +220,15 @@ class _Narrowing:
             return _Facts()
         if "$ref" in schema:  # of early drafts nothing beside it counts
             return self.facts(self._referred(schema["$ref"]), n_refs + 1)
-        found = _own_facts(schema)
+        facts = _own_facts(schema)
         parts = schema.get("allOf")
         for part in parts if isinstance(parts, list) else ():
-            found = found.and_also(self.facts(part, n_refs + 1))
+            facts = facts.and_also(self.facts(part, n_refs + 1))
         for key in ("anyOf", "oneOf"):
             if isinstance(ways := schema.get(key), list) and ways:
                 choice = tuple(self.facts(way, n_refs + 1) for way in ways)
-                found = found.and_also(_Facts(choices=(choice,)))
-        return found
+                facts = facts.and_also(_Facts(choices=(choice,)))
+        return facts
 
     def _may_go_on(self) -> bool:
         """Counts a step; says whether another one may be taken."""
@@ -239,18 +239,18 @@ class _Narrowing:
         """Returns the schema that a reference within the document names; True for others."""
         if not isinstance(ref, str) or not ref.startswith("#"):
             return True
-        found: Any = self._root
+        schema: Any = self._root
         for part in ref[1:].split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, Mapping) or name not in found:
+            if not isinstance(schema, Mapping) or name not in schema:
                 return True
-            found = found[name]
-        return found if ref == "#" or ref.startswith("#/") else True
+            schema = schema[name]
+        return schema if ref == "#" or ref.startswith("#/") else True
 
 
-def _own_names(own: _Facts, other: _Facts) -> list[str]:
+def _own_names(facts: _Facts, other: _Facts) -> list[str]:
     """Returns the first closed set of names that has none in common with another, else nothing."""
-    for names in own.closed:
+    for names in facts.closed:
         if names and any(not names & others for others in other.closed):
             return sorted(names)[:_MAX_CONDITIONS]
     return []
@@ -274,7 +274,7 @@ def _own_facts(schema: Mapping[str, Any]) -> _Facts:
         types | {"integer"} if "number" in types else types,
         values,
         _names_in(required),
-        {name: (one,) for name, one in properties.items()},
+        {name: (schema_,) for name, schema_ in properties.items()},
         (frozenset(properties),) if is_closed else (),
         (items,) if isinstance(items, Mapping) and "prefixItems" not in schema else (),
     )
@@ -368,15 +368,15 @@ def without_patterns(schema: Schema, is_known: Callable[[str], bool], depth: int
     if depth > _MAX_DEPTH:
         return schema
     if isinstance(schema, list):
-        return [without_patterns(one, is_known, depth + 1) for one in schema]
+        return [without_patterns(part, is_known, depth + 1) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    made = {key: without_patterns(one, is_known, depth + 1) for key, one in schema.items()}
+    made = {key: without_patterns(part, is_known, depth + 1) for key, part in schema.items()}
     if isinstance(pattern := made.get("pattern"), str) and not is_known(pattern):
         del made["pattern"]
     by_pattern = made.get("patternProperties")
     if isinstance(by_pattern, Mapping) and not all(map(is_known, by_pattern)):
-        made["patternProperties"] = {k: one for k, one in by_pattern.items() if is_known(k)}
+        made["patternProperties"] = {k: value for k, value in by_pattern.items() if is_known(k)}
         made.pop("additionalProperties", None)  # which the others would meet
     return made
 
@@ -390,25 +390,25 @@ def without_literal_patterns(schema: Schema, depth: int = 0) -> Schema:
     if depth > _MAX_DEPTH:
         return schema
     if isinstance(schema, list):
-        return [without_literal_patterns(one, depth + 1) for one in schema]
+        return [without_literal_patterns(part, depth + 1) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
     made = {
-        key: one if key in ("const", "enum", "default", "examples") else
-        without_literal_patterns(one, depth + 1)
-        for key, one in schema.items()
+        key: value if key in ("const", "enum", "default", "examples") else
+        without_literal_patterns(value, depth + 1)
+        for key, value in schema.items()
     }  # fmt: skip
     by_pattern, known = made.get("patternProperties"), made.get("properties", {})
     if not isinstance(by_pattern, Mapping) or not isinstance(known, Mapping):
         return made
-    literal = {p: found[1] for p in by_pattern if (found := _LITERAL.fullmatch(p))}
+    literal = {p: match[1] for p in by_pattern if (match := _LITERAL.fullmatch(p))}
     if literal:
         known = dict(known)
         for pattern, name in literal.items():
             both = [known[name], by_pattern[pattern]] if name in known else []
             known[name] = {"allOf": both} if both else by_pattern[pattern]
         made["properties"] = known
-        rest = {p: one for p, one in by_pattern.items() if p not in literal}
+        rest = {p: value for p, value in by_pattern.items() if p not in literal}
         made["patternProperties"] = rest
         if not rest:
             del made["patternProperties"]
@@ -418,11 +418,11 @@ def without_literal_patterns(schema: Schema, depth: int = 0) -> Schema:
 def _depend(made: dict[str, Any]) -> None:
     """Has choices take the place of dependencies."""
     for key in ("dependencies", "dependentRequired", "dependentSchemas"):
-        found = made.get(key)
-        if not isinstance(found, Mapping):
+        dependents = made.get(key)
+        if not isinstance(dependents, Mapping):
             continue
         del made[key]
-        for name, needed in found.items():
+        for name, needed in dependents.items():
             if isinstance(needed, str):  # as in an early draft
                 needed = [needed]
             is_names = isinstance(needed, list)
@@ -485,12 +485,12 @@ def _contain(made: dict[str, Any], schema: Mapping[str, Any]) -> None:
     counts = [least] if others == [True] else range(least, min(most or 0, _MAX_PLACES) + 1)
     if not others:
         return
-    wanted = made.pop("contains")
+    contained = made.pop("contains")
     for key in ("minContains", "maxContains"):
         made.pop(key, None)
     other = others[0] if len(others) == 1 else {"anyOf": others}
     ways = [
-        {"prefixItems": [other] * n + [wanted] * count, "items": other, "minItems": n + count}
+        {"prefixItems": [other] * n + [contained] * count, "items": other, "minItems": n + count}
         for count in counts
         for n in range(_MAX_PLACES)
         if n + count <= sizes[2]
@@ -522,7 +522,7 @@ def _list_arrays(made: dict[str, Any], values: Sequence[Any]) -> None:
     sizes = range(least, min(most, len(different)) + 1)
     for key in ("type", "items", "minItems", "maxItems", "uniqueItems"):
         made.pop(key, None)
-    made["enum"] = [list(one) for n in sizes for one in permutations(different, n)]
+    made["enum"] = [list(order) for n in sizes for order in permutations(different, n)]
 
 
 def _count(made: dict[str, Any]) -> None:
@@ -546,7 +546,7 @@ def _add(made: dict[str, Any], condition: Schema) -> None:
 def _names_in(value: Any) -> frozenset[str]:
     """Returns a text, or the texts in a list; nothing of what a schema should not hold."""
     values = value if isinstance(value, list) else [value]
-    return frozenset(one for one in values if isinstance(one, str))
+    return frozenset(value for value in values if isinstance(value, str))
 
 
 def _type_of(value: Any) -> str:

@@ -26,26 +26,26 @@ def refutations(schema: Schema, depth: int = 0) -> list[Schema]:
         return [True]
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return []
-    found: list[Schema] = []
+    refuting: list[Schema] = []
     if "const" in schema:
-        found += _others_than([schema["const"]])
+        refuting += _others_than([schema["const"]])
     elif isinstance(values := schema.get("enum"), list):
-        found += _others_than(values)
+        refuting += _others_than(values)
     if "type" in schema:
-        found += _of_other_types(schema["type"])
+        refuting += _of_other_types(schema["type"])
     if isinstance(names := schema.get("required"), list):
-        found += [_object({name: False}) for name in names if isinstance(name, str)]
+        refuting += [_object({name: False}) for name in names if isinstance(name, str)]
     if isinstance(parts := schema.get("properties"), Mapping):
         for name, part in parts.items():
             ways = refutations(part, depth + 1)
-            found += [{**_object({name: way}), "required": [name]} for way in ways]
+            refuting += [{**_object({name: way}), "required": [name]} for way in ways]
     if isinstance(items := schema.get("items"), Mapping) and "prefixItems" not in schema:
         ways = refutations(items, depth + 1)
-        found += [{"type": "array", "minItems": 1, "items": way} for way in ways]
+        refuting += [{"type": "array", "minItems": 1, "items": way} for way in ways]
     if isinstance(parts := schema.get("allOf"), list):
         for part in parts:
-            found += refutations(part, depth + 1)
-    return found if len(found) <= _MAX_WAYS else []
+            refuting += refutations(part, depth + 1)
+    return refuting if len(refuting) <= _MAX_WAYS else []
 
 
 def _object(properties: dict[str, Schema]) -> dict[str, Schema]:
@@ -55,7 +55,7 @@ def _object(properties: dict[str, Schema]) -> dict[str, Schema]:
 def _of_other_types(types: Any) -> list[Schema]:
     """Returns what allows all other types; numbers beside integers have no name."""
     named = types if isinstance(types, list) else [types]
-    refused = frozenset(one for one in named if isinstance(one, str))
+    refused = frozenset(type_name for type_name in named if isinstance(type_name, str))
     rest = TYPES - refused - (_NUMBERS if refused & _NUMBERS else frozenset())
     return [{"type": sorted(rest)}] if refused and rest else []
 
@@ -64,27 +64,27 @@ def _others_than(values: Sequence[Any]) -> list[Schema]:
     """Returns what allows all values but these, which are few; of arrays and objects none."""
     if len(values) > _MAX_VALUES:
         return []
-    texts = [one for one in values if isinstance(one, str)]
-    numbers = [one for one in values if isinstance(one, int | float) and not _is_truth(one)]
-    truths = [one for one in values if _is_truth(one)]
+    texts = [value for value in values if isinstance(value, str)]
+    numbers = [value for value in values if isinstance(value, int | float) and not _is_truth(value)]
+    truths = [value for value in values if _is_truth(value)]
     refused = {
         *(("string",) if texts else ()),
         *(_NUMBERS if numbers else ()),
         *(("boolean",) if truths else ()),
-        *(("null",) if any(one is None for one in values) else ()),
-        *(("array", "object") if any(isinstance(one, list | dict) for one in values) else ()),
+        *(("null",) if any(value is None for value in values) else ()),
+        *(("array", "object") if any(isinstance(value, list | dict) for value in values) else ()),
     }
-    found: list[Schema] = [{"type": sorted(TYPES - refused)}] if TYPES - refused else []
+    refuting: list[Schema] = [{"type": sorted(TYPES - refused)}] if TYPES - refused else []
     if texts:
-        patterns = [{"pattern": _other_text(one)} for one in texts]
-        found.append({"type": "string", "allOf": patterns})
+        patterns = [{"pattern": _other_text(text)} for text in texts]
+        refuting.append({"type": "string", "allOf": patterns})
     if numbers:
         sides = ("exclusiveMaximum", "exclusiveMinimum")
-        apart = [{"anyOf": [{side: one} for side in sides]} for one in numbers]
-        found.append({"type": "number", "allOf": apart})
-    if truths and (rest := [one for one in (True, False) if one not in truths]):
-        found.append({"enum": rest})
-    return found
+        apart = [{"anyOf": [{side: number} for side in sides]} for number in numbers]
+        refuting.append({"type": "number", "allOf": apart})
+    if truths and (rest := [truth for truth in (True, False) if truth not in truths]):
+        refuting.append({"enum": rest})
+    return refuting
 
 
 def _is_truth(value: Any) -> bool:

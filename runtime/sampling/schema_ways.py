@@ -72,11 +72,11 @@ def ways(schema: Any, referred: Callable[[str], Any], depth: int = 0) -> list[Pl
             options = schema[key]
             if key == "oneOf" and len(options) > 1:
                 raise refuse(key)
-            choices.append([way for one in options for way in ways(one, referred, depth + 1)])
+            choices.append([way for option in options for way in ways(option, referred, depth + 1)])
     if math.prod(map(len, choices)) > _MAX_WAYS:
         raise refuse("anyOf")
     merged = [_all_merged(chosen) for chosen in product(*choices)]
-    return [one for one in merged if one.get("enum") != []]
+    return [way for way in merged if way.get("enum") != []]
 
 
 def _own(schema: Mapping[str, Any]) -> Plain:
@@ -85,7 +85,7 @@ def _own(schema: Mapping[str, Any]) -> Plain:
     made = {k: v for k, v in schema.items() if k not in ANNOTATIONS and k not in in_place}
     if "const" in schema:
         values = made.get("enum", [schema["const"]])
-        made["enum"] = [one for one in values if is_same(one, schema["const"])][:1]
+        made["enum"] = [value for value in values if is_same(value, schema["const"])][:1]
     if isinstance(made.get("items"), list):  # as in early drafts
         made["prefixItems"] = made["items"]
         made["items"] = made.pop("additionalItems", True)
@@ -98,8 +98,8 @@ def _own(schema: Mapping[str, Any]) -> Plain:
 
 def _all_merged(chosen: tuple[Plain, ...]) -> Plain:
     made: Plain = {}
-    for one in chosen:
-        made = _merged(made, one)
+    for part in chosen:
+        made = _merged(made, part)
     return made
 
 
@@ -115,28 +115,28 @@ def _merged(a: Plain, b: Plain) -> Plain:
     return made
 
 
-def _both(key: str, one: Any, other: Any) -> Any:
+def _both(key: str, left: Any, right: Any) -> Any:
     if key == "type":
-        return sorted(_common_types(one, other))
+        return sorted(_common_types(left, right))
     if key == "enum":
-        return [v for v in one if any(is_same(v, w) for w in other)]
+        return [v for v in left if any(is_same(v, w) for w in right)]
     if key == "required":
-        return list(dict.fromkeys([*one, *other]))
+        return list(dict.fromkeys([*left, *right]))
     if key == "multipleOf":
-        a, b = exact(one), exact(other)
+        a, b = exact(left), exact(right)
         return _written(Fraction(math.lcm(a.numerator * b.denominator, b.numerator * a.denominator),
                                  a.denominator * b.denominator))  # fmt: skip
     if key in ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"):
-        return max(one, other, key=exact)
+        return max(left, right, key=exact)
     if key in ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"):
-        return min(one, other, key=exact)
-    if key in ("pattern", "format") and one != other:
+        return min(left, right, key=exact)
+    if key in ("pattern", "format") and left != right:
         raise refuse(key)
-    return one  # objects and arrays are merged as a whole
+    return left  # objects and arrays are merged as a whole
 
 
-def _common_types(one: Any, other: Any) -> set[str]:
-    a, b = ({t} if isinstance(t, str) else set(t) for t in (one, other))
+def _common_types(left: Any, right: Any) -> set[str]:
+    a, b = ({t} if isinstance(t, str) else set(t) for t in (left, right))
     both = a & b
     if "number" in a | b and "integer" in a | b:
         both |= {"integer"} if "number" not in both else set()
@@ -145,15 +145,15 @@ def _common_types(one: Any, other: Any) -> set[str]:
 
 def _merged_objects(a: Plain, b: Plain) -> Plain:
     names = dict.fromkeys([*a.get("properties", ()), *b.get("properties", ())])
-    found: Plain = {}
+    merged: Plain = {}
     if "patternProperties" in a or "patternProperties" in b:
         raise refuse("patternProperties")
     if names:
-        found["properties"] = {n: _conjunction(_property(a, n), _property(b, n)) for n in names}
+        merged["properties"] = {n: _conjunction(_property(a, n), _property(b, n)) for n in names}
     if "additionalProperties" in a or "additionalProperties" in b:
-        rest = [one.get("additionalProperties", True) for one in (a, b)]
-        found["additionalProperties"] = _conjunction(*rest)
-    return found
+        rest = [side.get("additionalProperties", True) for side in (a, b)]
+        merged["additionalProperties"] = _conjunction(*rest)
+    return merged
 
 
 def _property(schema: Plain, name: str) -> Any:
@@ -162,11 +162,11 @@ def _property(schema: Plain, name: str) -> Any:
 
 
 def _merged_arrays(a: Plain, b: Plain) -> Plain:
-    n = max(len(one.get("prefixItems", ())) for one in (a, b))
-    found: Plain = {"items": _conjunction(a.get("items", True), b.get("items", True))}
+    n = max(len(side.get("prefixItems", ())) for side in (a, b))
+    merged: Plain = {"items": _conjunction(a.get("items", True), b.get("items", True))}
     if n:
-        found["prefixItems"] = [_conjunction(_item(a, i), _item(b, i)) for i in range(n)]
-    return found
+        merged["prefixItems"] = [_conjunction(_item(a, i), _item(b, i)) for i in range(n)]
+    return merged
 
 
 def _item(schema: Plain, i: int) -> Any:
@@ -174,16 +174,16 @@ def _item(schema: Plain, i: int) -> Any:
     return first[i] if i < len(first) else schema.get("items", True)
 
 
-def _conjunction(one: Any, other: Any) -> Any:
-    if one is True or one == other:
-        return other
-    return one if other is True else {"allOf": [one, other]}
+def _conjunction(a: Any, b: Any) -> Any:
+    if a is True or a == b:
+        return b
+    return a if b is True else {"allOf": [a, b]}
 
 
 def types_of(plain: Plain) -> list[str]:
     """Returns the types that a plain schema's values have."""
-    stated = plain.get("type", _TYPES)
-    return [stated] if isinstance(stated, str) else list(stated)
+    types = plain.get("type", _TYPES)
+    return [types] if isinstance(types, str) else list(types)
 
 
 def property_schemas(plain: Plain) -> dict[str, Any]:
@@ -196,15 +196,15 @@ def property_schemas(plain: Plain) -> dict[str, Any]:
     patterns = plain.get("patternProperties", {})
     if patterns and not known:
         raise refuse("patternProperties")
-    found = {name: known.get(name, rest) for name in [*known, *plain.get("required", ())]}
+    schemas = {name: known.get(name, rest) for name in [*known, *plain.get("required", ())]}
     for pattern, schema in patterns.items():
         try:
-            matching = [name for name in found if re.search(pattern, name)]
+            matching = [name for name in schemas if re.search(pattern, name)]
         except re.error:
             raise refuse("patternProperties") from None
         for name in matching:
-            found[name] = _conjunction(known.get(name, True), schema)
-    return found
+            schemas[name] = _conjunction(known.get(name, True), schema)
+    return schemas
 
 
 def exact(number: Any) -> Fraction:

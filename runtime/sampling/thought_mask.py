@@ -50,11 +50,11 @@ class ThoughtTokens:
         thought, and else the line breaks behind its end.
         """
         text = tail + self._text(token)
-        found = text.find(self._end)
-        if found < 0:
+        at = text.find(self._end)
+        if at < 0:
             n = overlap(text, self._end)
             return text[len(text) - n :], -1
-        return "", len(text) - found - len(self._end)
+        return "", len(text) - at - len(self._end)
 
     def running_over(self, tail: str) -> Iterator[int]:
         """Yields tokens that would end the thought and begin the answer at once."""

@@ -89,8 +89,8 @@ def short_answer(text: str) -> str | None:
 
 def code_of(text: str) -> str:
     """Returns the first block of code in ``text``, or all of it if there is none."""
-    found = _CODE.search(text)
-    return found[1] if found else text
+    block = _CODE.search(text)
+    return block[1] if block else text
 
 
 def _respelt(text: str) -> str:

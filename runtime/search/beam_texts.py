@@ -50,5 +50,5 @@ def _search(
 ) -> Passes[list[Beam]]:
     """Returns the texts that follow ``tokens``, the best first."""
     yield from caught_up(sequence, tokens[:-1])
-    found = yield from beam_search(sequence, tokens[-1], config, stops)
-    return [Beam(decode(one.tokens), one.tokens, one.log_prob, one.score) for one in found]
+    beams = yield from beam_search(sequence, tokens[-1], config, stops)
+    return [Beam(decode(beam.tokens), beam.tokens, beam.log_prob, beam.score) for beam in beams]

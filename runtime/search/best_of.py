@@ -73,7 +73,7 @@ class Likelihood:
 
     def choose(self, tries: Sequence[GenerationResult]) -> Choice:
         """Returns the best of at least one try."""
-        return _best([log_likelihood(one) for one in tries])
+        return _best([log_likelihood(result) for result in tries])
 
 
 class Vote:
@@ -105,15 +105,17 @@ class Weighted:
         return _elected(tries, self._extract, self._kept(self._weights(tries)))
 
     def _weights(self, tries: Sequence[GenerationResult]) -> list[float]:
-        logs = [log_likelihood(one) for one in tries]
+        logs = [log_likelihood(result) for result in tries]
         if not self._is_per_text:
-            logs = [log / max(1, one.n_new_tokens) for log, one in zip(logs, tries, strict=True)]
+            logs = [
+                log / max(1, result.n_new_tokens) for log, result in zip(logs, tries, strict=True)
+            ]
         largest = max(logs)
         seen: set[tuple[int, ...]] = set()
         weights = []
-        for log, one in zip(logs, tries, strict=True):
-            weights.append(0.0 if one.token_ids in seen else math.exp(log - largest))
-            seen.add(one.token_ids)
+        for log, result in zip(logs, tries, strict=True):
+            weights.append(0.0 if result.token_ids in seen else math.exp(log - largest))
+            seen.add(result.token_ids)
         return weights
 
     def _kept(self, weights: list[float]) -> list[float]:
@@ -151,11 +153,13 @@ class ByTests:
     def choose(self, tries: Sequence[GenerationResult]) -> Choice:
         """Returns the best of at least one try."""
         known: dict[str, float] = {}
-        for one in tries:
-            if one.text not in known:
-                known[one.text] = self._share_passed(one.text)
-        shares = tuple(known[one.text] for one in tries)
-        ranked = [(share, log_likelihood(one)) for share, one in zip(shares, tries, strict=True)]
+        for result in tries:
+            if result.text not in known:
+                known[result.text] = self._share_passed(result.text)
+        shares = tuple(known[result.text] for result in tries)
+        ranked = [
+            (share, log_likelihood(result)) for share, result in zip(shares, tries, strict=True)
+        ]
         return Choice(ranked.index(max(ranked)), shares)
 
 
@@ -197,10 +201,10 @@ class Iterate(ByTests):
         return self._verdicts[text]
 
 
-def seeded(asked: GenerationConfig, first: int, stop: int) -> list[GenerationConfig]:
+def seeded(config: GenerationConfig, first: int, stop: int) -> list[GenerationConfig]:
     """Returns the requests of tries ``first`` to ``stop``, each with a seed of its own."""
-    known = asked.logprobs or 0  # what chooses reads the chosen tokens' log-probabilities
-    return [replace(asked, seed=asked.seed + i, logprobs=known) for i in range(first, stop)]
+    known = config.logprobs or 0  # what chooses reads the chosen tokens' log-probabilities
+    return [replace(config, seed=config.seed + i, logprobs=known) for i in range(first, stop)]
 
 
 def choose_of(
@@ -215,26 +219,26 @@ def choose_of(
         tried: From a prompt, the first try's number and the number after the last one's, to tries.
     """
     n_first = (n + 1) // 2 if isinstance(chooser, Iterate) else n
-    found = tried(prompt, 0, n_first)
+    tries = tried(prompt, 0, n_first)
     if isinstance(chooser, Iterate) and n_first < n:
-        again = chooser.follow_up(found)
-        found += [] if again is None else tried(again, n_first, n)
-    return BestOf(tuple(found), chooser.choose(found), sum(one.n_new_tokens for one in found))
+        again = chooser.follow_up(tries)
+        tries += [] if again is None else tried(again, n_first, n)
+    return BestOf(tuple(tries), chooser.choose(tries), sum(result.n_new_tokens for result in tries))
 
 
 def corrected(question: Sequence[Message], text: str, message: str) -> list[Message]:
     """Returns a conversation that asks for a better text than one whose tests failed."""
-    asked = f"That fails its tests:\n{message}\nWrite all of it again, corrected."
+    message_ = f"That fails its tests:\n{message}\nWrite all of it again, corrected."
     return [
         *question,
         {"role": "assistant", "content": text},
-        {"role": "user", "content": asked},
+        {"role": "user", "content": message_},
     ]
 
 
 def log_likelihood(result: GenerationResult) -> float:
     """Returns the log-probability of an output, a token that ended it included. Units: nats."""
-    return math.fsum(one.logprob for one in result.logprobs)
+    return math.fsum(token.logprob for token in result.logprobs)
 
 
 def _best(scores: Sequence[float]) -> Choice:
@@ -245,17 +249,17 @@ def _elected(
     tries: Sequence[GenerationResult], extract: Extract, weights: Sequence[float]
 ) -> Choice:
     """Returns the likeliest try of the answer with the most weight; no answer has none."""
-    is_whole = [one.finish_reason == "stop" for one in tries]
+    is_whole = [result.finish_reason == "stop" for result in tries]
     may_vote = is_whole if any(is_whole) else [True] * len(tries)
     answers = tuple(
-        extract(one.text) if may else None for one, may in zip(tries, may_vote, strict=True)
+        extract(result.text) if may else None for result, may in zip(tries, may_vote, strict=True)
     )
     totals: dict[str, float] = {}
     for answer, weight in zip(answers, weights, strict=True):
         if answer is not None:
             totals[answer] = totals.get(answer, 0.0) + weight
     scores = tuple(0.0 if answer is None else totals[answer] for answer in answers)
-    ranked = [(score, log_likelihood(one)) for score, one in zip(scores, tries, strict=True)]
+    ranked = [(score, log_likelihood(result)) for score, result in zip(scores, tries, strict=True)]
     return Choice(ranked.index(max(ranked)), scores, answers)
 
 

@@ -127,14 +127,16 @@ def _grow(
         n_known = len(tokens)
         tokens += [branch.tokens[-1] for branch in alive]
         parents += [branch.row for branch in alive]
-        tree, asked = TokenTree(tuple(tokens), tuple(parents)), range(n_known, len(tokens))
-        rows = yield Pass(sequence, tree, asked, n_known=n_known, with_logits=False)
+        tree, logit_rows = TokenTree(tuple(tokens), tuple(parents)), range(n_known, len(tokens))
+        rows = yield Pass(sequence, tree, logit_rows, n_known=n_known, with_logits=False)
         stats = rows.stats
         for i, branch in enumerate(alive):
             branch.row = n_known + i
             branch.extend(stats, i, config)
-    found = [Suggestion(tuple(b.tokens), tuple(b.log_probs), b.end or "length") for b in branches]
-    return sorted(found, key=lambda suggestion: -suggestion.score)
+    suggestions = [
+        Suggestion(tuple(b.tokens), tuple(b.log_probs), b.end or "length") for b in branches
+    ]
+    return sorted(suggestions, key=lambda suggestion: -suggestion.score)
 
 
 def _candidates(stats: RowStats, row: int) -> list[tuple[int, float]]:

@@ -21,12 +21,12 @@ class Node:
 
     def way(self) -> list[Node]:
         """Returns the nodes down to this one, the root first."""
-        found: list[Node] = []
+        way: list[Node] = []
         node: Node | None = self
         while node is not None:
-            found.append(node)
+            way.append(node)
             node = node.parent
-        return found[::-1]
+        return way[::-1]
 
     @property
     def tokens(self) -> list[int]:
@@ -65,12 +65,12 @@ class GrowingTree:
             n_known = 0
             self._begin()
         for node in chosen:
-            for one in node.way()[self._n_committed :]:
-                if one not in self._rows:
-                    self._add(one)
-        asked = [self._rows[node] for node in chosen]
+            for ancestor in node.way()[self._n_committed :]:
+                if ancestor not in self._rows:
+                    self._add(ancestor)
+        logit_rows = [self._rows[node] for node in chosen]
         tree = TokenTree(tuple(self._tokens), tuple(self._parents))
-        return Pass(self._sequence, tree, asked, n_known=n_known)
+        return Pass(self._sequence, tree, logit_rows, n_known=n_known)
 
     def _commit_common(self, chosen: Sequence[Node]) -> None:
         ways = [node.way()[self._n_committed : -1] for node in chosen]

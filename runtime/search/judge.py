@@ -51,17 +51,19 @@ class Judge:
         ]
         config = GenerationConfig(max_new_tokens=1, logprobs=MAX_LOGPROBS, method="plain")
         verdicts = self._engine.generate_many(prompts, config)
-        scores = tuple(yes_share(one, self._engine.tokenizer.decode) for one in verdicts)
-        ranked = [(score, log_likelihood(one)) for score, one in zip(scores, tries, strict=True)]
+        scores = tuple(yes_share(verdict, self._engine.tokenizer.decode) for verdict in verdicts)
+        ranked = [
+            (score, log_likelihood(result)) for score, result in zip(scores, tries, strict=True)
+        ]
         return Choice(ranked.index(max(ranked)), scores)
 
 
 def yes_share(verdict: GenerationResult, decode: Callable[[list[int]], str]) -> float:
     """Returns the probability of yes among yes and no at the first token; 0.5 if it has neither."""
-    found = {"yes": 0.0, "no": 0.0}
+    shares = {"yes": 0.0, "no": 0.0}
     for token, logprob in verdict.logprobs[0].top:
         word = decode([token]).strip().casefold()
-        if word in found:
-            found[word] += math.exp(logprob)
-    total = found["yes"] + found["no"]
-    return found["yes"] / total if total else 0.5
+        if word in shares:
+            shares[word] += math.exp(logprob)
+    total = shares["yes"] + shares["no"]
+    return shares["yes"] / total if total else 0.5

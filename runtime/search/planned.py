@@ -45,17 +45,17 @@ class Planned(ByTests):
         self.config = PlanConfig() if config is None else config
         self._max_tokens = max_tokens
 
-    def request(self, asked: GenerationConfig, n_begun: int) -> GenerationConfig:
+    def request(self, config: GenerationConfig, n_begun: int) -> GenerationConfig:
         """Returns the request for what follows a beginning of ``n_begun`` tokens."""
         return replace(
-            asked,
-            sampling=replace(asked.sampling, temperature=0.0),
-            logprobs=max(self.config.n_options, asked.logprobs or 0),
-            max_new_tokens=asked.max_new_tokens - n_begun,
+            config,
+            sampling=replace(config.sampling, temperature=0.0),
+            logprobs=max(self.config.n_options, config.logprobs or 0),
+            max_new_tokens=config.max_new_tokens - n_begun,
         )
 
     def search(
-        self, n: int, asked: GenerationConfig, ends: frozenset[int], complete: Complete
+        self, n: int, config: GenerationConfig, ends: frozenset[int], complete: Complete
     ) -> BestOf:
         """Returns at most ``n`` tries and the best of them.
 
@@ -64,21 +64,23 @@ class Planned(ByTests):
         Raises:
             ConfigError: The request has a grammar, a prefix or a budget of thoughts.
         """
-        has_budget = asked.thought_budget is not None
-        if asked.prefix or asked.constraint is not None or has_budget:
+        has_budget = config.thought_budget is not None
+        if config.prefix or config.constraint is not None or has_budget:
             raise ConfigError(
                 "a planned search begins texts in the middle: leave out grammars, the prefix and "
                 "thought_budget, or choose among tries by tests"
             )
-        plan = TokenPlan(self.config, ends, asked.max_new_tokens)
+        plan = TokenPlan(self.config, ends, config.max_new_tokens)
         tries, n_computed = list[GenerationResult](), 0
         while len(tries) < n and not (self._max_tokens and n_computed >= self._max_tokens):
             places = _next(plan, min(AT_ONCE, n - len(tries)))
             if not places:
                 break
             made = complete([place.tokens for place in places], len(tries))
-            n_computed += sum(one.n_new_tokens for one in made)
-            tries += [_whole(place, one) for place, one in zip(places, made, strict=True)]
+            n_computed += sum(result.n_new_tokens for result in made)
+            tries += [
+                _whole(place, completion) for place, completion in zip(places, made, strict=True)
+            ]
             choice = self.choose(tries)
             for i, place in enumerate(places, len(tries) - len(places)):
                 options = tuple(token.top for token in tries[i].logprobs)
@@ -90,8 +92,8 @@ class Planned(ByTests):
 
 def _next(plan: TokenPlan, n: int) -> list[Beginning]:
     """Returns up to ``n`` beginnings to complete side by side."""
-    found = (plan.next() for _ in range(n))
-    return [place for place in found if place is not None]
+    items = (plan.next() for _ in range(n))
+    return [place for place in items if place is not None]
 
 
 def _whole(place: Beginning, result: GenerationResult) -> GenerationResult:

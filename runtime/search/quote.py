@@ -93,8 +93,8 @@ class Search:
                     rows.stats.check_sum(i)
                     self._learn(place, rows.logits[i], float(rows.stats.log_sum_exp[i]))
                 in_pass = set(chosen)
-                found = (child for place in chosen for child in (place.children or {}).values())
-                ready.extend(child for child in found if child not in in_pass)
+                children = (child for place in chosen for child in (place.children or {}).values())
+                ready.extend(child for child in children if child not in in_pass)
         finally:
             sequence.truncate(sequence.n_tokens)
 
@@ -108,7 +108,7 @@ class Search:
         chosen: list[_Place] = []
         guesses = _Queue([])
         while len(chosen) < width:
-            queue = max(ready, guesses, key=lambda one: one.best)
+            queue = max(ready, guesses, key=lambda search: search.best)
             if queue.best <= self.threshold:
                 break
             place = queue.pop()
@@ -160,10 +160,10 @@ class Search:
 
 def ranked(spans: Iterable[QuotedSpan], n: int) -> list[QuotedSpan]:
     """Returns the likeliest spans of different texts, the likeliest first."""
-    found: dict[str, QuotedSpan] = {}
+    by_text: dict[str, QuotedSpan] = {}
     for span in sorted(spans, key=lambda span: (-span.log_prob, span.offset)):
-        found.setdefault(span.text, span)
-    return list(found.values())[:n]
+        by_text.setdefault(span.text, span)
+    return list(by_text.values())[:n]
 
 
 class _Queue:

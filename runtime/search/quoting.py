@@ -79,25 +79,25 @@ def quote(
     on_progress: Progress | None,
 ) -> Quote:
     """Returns the likeliest quote; see `Engine.quote`."""
-    for name, given in (("question", question), ("text", text)):
-        if not isinstance(given, str) or not given.strip():
-            raise ConfigError(f"the {name} is {shown(given)}: expected text, and not only blanks")
+    for name, content in (("question", question), ("text", text)):
+        if not isinstance(content, str) or not content.strip():
+            raise ConfigError(f"the {name} is {shown(content)}: expected text, and not only blanks")
     check_count("max_tokens", max_tokens, 1, "the most tokens of a quote")
     check_progress(on_progress)
     asking = _Asking(lending.loaded, question, max_tokens)
     parts = asking.parts(text)
-    found: list[QuotedSpan] = []
+    spans: list[QuotedSpan] = []
     n_spans = n_passes = n_computed = 0
     for i, (start, part) in enumerate(parts):
         search = asking.search(part)
         tokens = asking.prompt(part)
         lending.run(tokens, partial(_steps, search, tokens))
-        found += [QuotedSpan(one.text, start + one.offset, one.log_prob) for one in search.best]
+        spans += [QuotedSpan(span.text, start + span.offset, span.log_prob) for span in search.best]
         n_spans += search.spans.count()
         n_passes, n_computed = n_passes + search.n_passes, n_computed + search.n_places
         if on_progress is not None:
             on_progress("quote", i + 1, len(parts))
-    best = ranked(found, 2)
+    best = ranked(spans, 2)
     if not best:
         raise SessionError("this model's tokenizer changes the text, so that no quote is certain")
     runner_up = best[1] if len(best) > 1 else None
@@ -119,8 +119,8 @@ class _Asking:
     def prompt(self, part: str) -> list[int]:
         """Returns what asks for a quote from ``part``."""
         if self._loaded.encoder.has_template:
-            asked = _CHAT.format(text=part, question=self._question)
-            return self._loaded.encoder.encode([{"role": "user", "content": asked}])
+            message = _CHAT.format(text=part, question=self._question)
+            return self._loaded.encoder.encode([{"role": "user", "content": message}])
         return self._loaded.encoder.encode(_PLAIN.format(text=part, question=self._question))
 
     def parts(self, text: str) -> list[tuple[int, str]]:

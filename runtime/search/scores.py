@@ -47,14 +47,14 @@ def _score(
     sequence: TokenSequence, tokens: Sequence[int], n_top: int
 ) -> Passes[list[TokenLogprob]]:
     sequence.truncate(0)
-    found: list[TokenLogprob] = []
+    logprobs: list[TokenLogprob] = []
     for start in range(0, len(tokens) - 1, _CHUNK):
         chunk = tokens[start : min(start + _CHUNK, len(tokens) - 1)]
         rows = yield Pass(sequence, TokenTree.chain(chunk), range(len(chunk)))
         followers = tokens[start + 1 : start + 1 + len(chunk)]
-        found += [token_logprob(rows, i, token, n_top) for i, token in enumerate(followers)]
+        logprobs += [token_logprob(rows, i, token, n_top) for i, token in enumerate(followers)]
         sequence.commit(range(len(chunk)))
-    return found
+    return logprobs
 
 
 def score_continuations(
@@ -62,12 +62,12 @@ def score_continuations(
 ) -> list[float]:
     """Returns how likely each of ``continuations`` is; see `Engine.score_continuations`."""
     loaded, tokens = lending.loaded, lending.encode(prompt)
-    given = [checked_counts("a continuation", one) for one in continuations]
-    for one in given:
-        if not one:
+    counted = [checked_counts("a continuation", ids) for ids in continuations]
+    for continuation in counted:
+        if not continuation:
             raise ConfigError("a continuation is empty, expected at least one token id")
-        check_fits([*tokens, *one], loaded.context, loaded.model.n_token_ids)
-    return lending.run(tokens, lambda sequence: log_probs_after(sequence, tokens, given))
+        check_fits([*tokens, *continuation], loaded.context, loaded.model.n_token_ids)
+    return lending.run(tokens, lambda sequence: log_probs_after(sequence, tokens, counted))
 
 
 def log_probs_after(
@@ -80,19 +80,19 @@ def log_probs_after(
     """
     yield from caught_up(sequence, prompt[:-1])
     most = min(_MAX_ROWS, sequence.context - sequence.n_tokens)
-    found: list[float] = []
+    log_probs: list[float] = []
     try:
-        while len(found) < len(continuations):
+        while len(log_probs) < len(continuations):
             branches = _Branches(prompt[-1], most if sequence.model.capabilities.trees else 0)
-            rest = continuations[len(found) :]
+            rest = continuations[len(log_probs) :]
             n_taken = branches.take(rest)
             rows = yield GrowingTree(sequence, 0).grown(branches.nodes)
             for i in range(len(branches.nodes)):
                 rows.stats.check_sum(i)
-            found += [branches.log_prob(rows, one) for one in rest[:n_taken]]
+            log_probs += [branches.log_prob(rows, continuation) for continuation in rest[:n_taken]]
     finally:
         sequence.truncate(sequence.n_tokens)
-    return found
+    return log_probs
 
 
 class _Branches:
@@ -106,8 +106,8 @@ class _Branches:
 
     def take(self, continuations: Sequence[Sequence[int]]) -> int:
         """Takes as many as there is room for, at least one; returns how many."""
-        for n_taken, one in enumerate(continuations):
-            beginnings = [tuple(one[:i]) for i in range(1, len(one))]
+        for n_taken, tokens in enumerate(continuations):
+            beginnings = [tuple(tokens[:i]) for i in range(1, len(tokens))]
             new = [beginning for beginning in beginnings if beginning not in self._places]
             if n_taken and new and len(self.nodes) + len(new) > self._most:
                 return n_taken

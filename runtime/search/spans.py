@@ -70,8 +70,8 @@ class Spans:
 
     def quoted(self, place: SpanSet, tokens: list[int], decode: Callable[[list[int]], str]) -> str:
         """Returns the span that ends at a place; empty where it ends within a character."""
-        found = decode(tokens).strip()
-        return found if self.text.startswith(found, self.offsets[place.rows[0]]) else ""
+        text = decode(tokens).strip()
+        return text if self.text.startswith(text, self.offsets[place.rows[0]]) else ""
 
 
 def token_ends(codec: Codec, text: str) -> list[int]:

@@ -68,9 +68,9 @@ def suggest(
     check_type("config", config, SuggestConfig, "a SuggestConfig or None")
     check_progress(on_progress)
     loaded, tokens = lending.loaded, lending.encode(prompt)
-    asked = replace(config, stop_token_ids=config.stop_token_ids.union(loaded.stop_token_ids))
+    limited = replace(config, stop_token_ids=config.stop_token_ids.union(loaded.stop_token_ids))
     return lending.run(
-        tokens, lambda sequence: complete(sequence, loaded.tokenizer, tokens, asked, on_progress)
+        tokens, lambda sequence: complete(sequence, loaded.tokenizer, tokens, limited, on_progress)
     )
 
 
@@ -99,10 +99,10 @@ def complete(
     n_known = len(codec.decode(known))
     return [
         Completion(
-            text=codec.decode([*known, *found.tokens])[n_known:],
-            token_ids=found.tokens,
-            token_probs=tuple(min(1.0, math.exp(log_prob)) for log_prob in found.log_probs),
-            end=found.end,
+            text=codec.decode([*known, *suggestion.tokens])[n_known:],
+            token_ids=suggestion.tokens,
+            token_probs=tuple(min(1.0, math.exp(log_prob)) for log_prob in suggestion.log_probs),
+            end=suggestion.end,
         )
-        for found in suggestions
+        for suggestion in suggestions
     ]

@@ -28,7 +28,7 @@ def best_of(
     prompt: Prompt,
     n: int,
     chooser: str | Chooser,
-    asked: GenerationConfig,
+    config: GenerationConfig,
     on_progress: OnResult | None,
 ) -> BestOf:
     """Returns ``n`` tries at ``prompt`` and the best of them; see `Engine.best_of`."""
@@ -38,20 +38,20 @@ def best_of(
     if n > MAX_TRIES:
         raise ConfigError(f"n is {n}, expected at most {MAX_TRIES} tries")
     if isinstance(chosen_by, Planned):
-        ids = streams.loaded.encoder.encode(prompt, variables=asked.template_variables)
+        ids = streams.loaded.encoder.encode(prompt, variables=config.template_variables)
         is_answer = is_conversation(prompt)
-        return _planned(streams, ids, is_answer, n, chosen_by, asked, on_progress)
-    if asked.sampling.is_greedy and n > 1:
+        return _planned(streams, ids, is_answer, n, chosen_by, config, on_progress)
+    if config.sampling.is_greedy and n > 1:
         raise ConfigError(
             "temperature is 0, so that all tries would be alike: ask for one such as 0.8"
         )
 
     def tried(prompt: Prompt, first: int, stop: int) -> list[GenerationResult]:
-        ids = streams.loaded.encoder.encode(prompt, variables=asked.template_variables)
+        ids = streams.loaded.encoder.encode(prompt, variables=config.template_variables)
         is_answer = is_conversation(prompt)
         openers = [
-            partial(streams.open, ids, one, is_answer=is_answer)
-            for one in seeded(asked, first, stop)
+            partial(streams.open, ids, seeded_config, is_answer=is_answer)
+            for seeded_config in seeded(config, first, stop)
         ]
         n_at_once = streams.loaded.model.capabilities.n_sequences
         return generate_many(openers, n_at_once, on_progress, first)
@@ -65,7 +65,7 @@ def _planned(
     is_answer: bool,
     n: int,
     chooser: Planned,
-    asked: GenerationConfig,
+    config: GenerationConfig,
     on_progress: OnResult | None,
 ) -> BestOf:
     """Returns the tries of a planned search and the best of them."""
@@ -76,7 +76,7 @@ def _planned(
             partial(
                 streams.open,
                 [*ids, *tokens],
-                chooser.request(asked, len(tokens)),
+                chooser.request(config, len(tokens)),
                 is_answer=is_answer,
                 n_begun=len(tokens),
             )
@@ -84,7 +84,7 @@ def _planned(
         ]
         return generate_many(openers, loaded.model.capabilities.n_sequences, on_progress, first)
 
-    most = max(1, min(asked.max_new_tokens, loaded.context - len(ids) + 1))
-    room = replace(asked, max_new_tokens=most)
-    ends = frozenset((*loaded.stop_token_ids, *asked.stop_token_ids))
+    most = max(1, min(config.max_new_tokens, loaded.context - len(ids) + 1))
+    room = replace(config, max_new_tokens=most)
+    ends = frozenset((*loaded.stop_token_ids, *config.stop_token_ids))
     return chooser.search(n, room, ends, complete)

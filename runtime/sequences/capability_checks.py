@@ -10,31 +10,31 @@ from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.token_tree import TokenTree
 
 
-def check_capabilities(wanted: Pass) -> None:
+def check_capabilities(pass_: Pass) -> None:
     """Raises a SessionError where the graph cannot."""
-    can, gates = wanted.sequence.model.capabilities, wanted.layer_gates
-    _check_layers(wanted, can)
-    _check_kind(wanted.tree, can)
-    if not (can.trees or can.blocks or wanted.tree.is_chain):
+    can, gates = pass_.sequence.model.capabilities, pass_.layer_gates
+    _check_layers(pass_, can)
+    _check_kind(pass_.tree, can)
+    if not (can.trees or can.blocks or pass_.tree.is_chain):
         raise SessionError(
             "this bundle's graph cannot run a tree of drafts: use a chain, or export with "
             "edgedec's own graph"
         )
-    stop = () if wanted.layers is None else (wanted.layers.stop,)
-    if missing := [i for i in wanted.hidden_layers if i not in (*can.hidden, *stop)]:
+    stop = () if pass_.layers is None else (pass_.layers.stop,)
+    if missing := [i for i in pass_.hidden_layers if i not in (*can.hidden, *stop)]:
         raise SessionError(
             f"this bundle's graph returns hidden states of the layers {list(can.hidden)}, "
             f"not of {missing[0]}: export the model again with --hidden-layers"
         )
-    if wanted.with_mtp and not can.mtp:
+    if pass_.with_mtp and not can.mtp:
         raise SessionError(
             "this bundle's graph has no light heads inside: train some with `edgedec train head "
             "--kind hydra`"
         )
-    expected = (len(wanted.tree) - wanted.n_known, can.features)
-    if wanted.features is not None and wanted.features.shape != expected:
+    expected = (len(pass_.tree) - pass_.n_known, can.features)
+    if pass_.features is not None and pass_.features.shape != expected:
         raise SessionError(
-            f"features have the shape {wanted.features.shape}, expected {expected}: a row for each "
+            f"features have the shape {pass_.features.shape}, expected {expected}: a row for each "
             "token of the pass"
         )
     if gates is None:
@@ -44,32 +44,32 @@ def check_capabilities(wanted: Pass) -> None:
             "this bundle's graph cannot leave sub-layers out: export the model again, as a fused "
             "graph"
         )
-    if len(gates) != 2 * wanted.sequence.model.n_layers:
+    if len(gates) != 2 * pass_.sequence.model.n_layers:
         raise SessionError(
-            f"got {len(gates)} layer gates, expected {2 * wanted.sequence.model.n_layers}, two for "
+            f"got {len(gates)} layer gates, expected {2 * pass_.sequence.model.n_layers}, two for "
             "each layer"
         )
 
 
-def _check_layers(wanted: Pass, can: Capabilities) -> None:
+def _check_layers(pass_: Pass, can: Capabilities) -> None:
     """Raises a SessionError unless the layers and hidden states of a pass go together."""
-    n_layers = wanted.sequence.model.n_layers
-    layers = wanted.layers or range(n_layers)
-    if wanted.layers is not None and not can.entry:
+    n_layers = pass_.sequence.model.n_layers
+    layers = pass_.layers or range(n_layers)
+    if pass_.layers is not None and not can.entry:
         raise SessionError(
             "this bundle's graph has no entry port: export the model again, as a fused graph"
         )
     if not 0 <= layers.start < layers.stop <= n_layers or layers.step != 1:
         raise SessionError(f"a pass of the layers {layers}, expected a range in 0 to {n_layers}")
-    if (layers.start > 0) != (wanted.entry is not None):
+    if (layers.start > 0) != (pass_.entry is not None):
         raise SessionError(
             f"a pass from layer {layers.start} was given "
-            f"{'no' if wanted.entry is None else 'some'} hidden states, expected them from any "
+            f"{'no' if pass_.entry is None else 'some'} hidden states, expected them from any "
             "layer but the first"
         )
-    if layers.start > 0 and wanted.n_known:
+    if layers.start > 0 and pass_.n_known:
         raise SessionError("a pass from a later layer computes all its tokens: n_known is 0")
-    if layers.start == 0 and wanted.n_skipped:
+    if layers.start == 0 and pass_.n_skipped:
         raise SessionError("a pass from the first layer skips no tokens: n_skipped is 0")
 
 

@@ -68,10 +68,10 @@ class PassSequence(Protocol):
     def pending(self) -> Any:
         """The pass that awaits its commit, for `put_back`."""
 
-    def begin(self, wanted: Pass) -> None:
+    def begin(self, pass_: Pass) -> None:
         """Checks a pass that is about to be computed."""
 
-    def finish(self, wanted: Pass) -> None:
+    def finish(self, pass_: Pass) -> None:
         """Learns that a pass was computed, which is pending then."""
 
     def put_back(self, pending: Any) -> None:
@@ -137,32 +137,32 @@ def compute(passes: Sequence[Pass]) -> list[Rows]:
     Raises:
         SessionError: A pass does not fit its sequence's context or pending pass, or one failed.
     """
-    for wanted in passes:
-        wanted.sequence.begin(wanted)
+    for pass_ in passes:
+        pass_.sequence.begin(pass_)
     first = passes[0].sequence
     started_s = time.perf_counter()
-    found = first.model.compute(passes)
+    results = first.model.compute(passes)
     ended_s = time.perf_counter()
     ms = 1000 * (ended_s - started_s)
     n_all = longest = 0
-    for wanted, rows in zip(passes, found, strict=True):
-        n_rows = len(wanted.tree.tokens) - wanted.n_known
+    for pass_, rows in zip(passes, results, strict=True):
+        n_rows = len(pass_.tree.tokens) - pass_.n_known
         n_all, longest = n_all + n_rows, max(longest, n_rows)
         if n_rows < LONG_PASS:
-            wanted.sequence.written_s = ended_s
-        wanted.sequence.finish(wanted)
+            pass_.sequence.written_s = ended_s
+        pass_.sequence.finish(pass_)
         rows.ms = ms
     first.times.note(n_all, longest, ms)
     if len(passes) > 1:
-        for wanted, rows in zip(passes, found, strict=True):
-            rows.company = Company(len(passes) - 1, n_all - wanted.n_rows)
-    return found
+        for pass_, rows in zip(passes, results, strict=True):
+            rows.company = Company(len(passes) - 1, n_all - pass_.n_rows)
+    return results
 
 
-def attempt(wanted: Pass) -> Rows | BaseException:
+def attempt(pass_: Pass) -> Rows | BaseException:
     """Returns the rows of a pass, or what went wrong, an interrupt included, for its step."""
     try:
-        return compute((wanted,))[0]
+        return compute((pass_,))[0]
     except BaseException as error:  # belongs to the step, which tidies up and lets it go on
         return error
 
@@ -173,17 +173,17 @@ def attempt_all(passes: Sequence[Pass]) -> list[Rows | BaseException]:
     Raises:
         BaseException: An interrupt. No pass counts as begun.
     """
-    pending = [wanted.sequence.pending for wanted in passes]
+    pending = [pass_.sequence.pending for pass_ in passes]
     try:
         return [*compute(passes)]
     except BaseException as error:
-        for wanted, before in zip(passes, pending, strict=True):
-            wanted.sequence.put_back(before)
+        for pass_, before in zip(passes, pending, strict=True):
+            pass_.sequence.put_back(before)
         if len(passes) == 1 and isinstance(error, Exception):
             return [error]
         if not isinstance(error, Exception):
             raise
-    return [attempt(wanted) for wanted in passes]  # whose fault it was shows alone
+    return [attempt(pass_) for pass_ in passes]  # whose fault it was shows alone
 
 
 Passes = Generator[Pass, Rows, T]
@@ -196,13 +196,13 @@ It never runs a pass itself. Whoever drives it may do other requests' passes in 
 def run_passes(passes: Passes[T]) -> T:
     """Runs a step by itself and returns its result."""
     try:
-        wanted = next(passes)
+        pass_ = next(passes)
         while True:
-            outcome = attempt(wanted)
+            outcome = attempt(pass_)
             if isinstance(outcome, BaseException):
-                wanted = passes.throw(outcome)
+                pass_ = passes.throw(outcome)
             else:
-                wanted = passes.send(outcome)
+                pass_ = passes.send(outcome)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -211,14 +211,14 @@ def run_passes(passes: Passes[T]) -> T:
 def while_idle(passes: Passes[T], is_over: Callable[[], bool]) -> Passes[T | None]:
     """Returns what a step does; None where, before one of its passes, ``is_over`` says so."""
     try:
-        wanted = next(passes)
+        pass_ = next(passes)
         while not is_over():
             try:
-                rows = yield wanted
+                rows = yield pass_
             except BaseException as error:  # what went wrong is the step's
-                wanted = passes.throw(error)
+                pass_ = passes.throw(error)
             else:
-                wanted = passes.send(rows)
+                pass_ = passes.send(rows)
     except StopIteration as end:
         result: T = end.value
         return result

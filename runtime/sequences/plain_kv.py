@@ -53,14 +53,14 @@ def _turning_back(
     config: ModelConfig, first_layer: int, start: int, n_tokens: int
 ) -> dict[int, tuple[Float32, Float32]]:
     """Returns cosines and sines [T, d / 2] that undo the rotation of keys, by layer."""
-    found: dict[Rope, tuple[Float32, Float32]] = {}
+    turns: dict[Rope, tuple[Float32, Float32]] = {}
     of_layer = {i: rope_of(config.layer(i)) for i in range(first_layer, config.n_layers)}
     for rope in of_layer.values():
-        if rope not in found:
+        if rope not in turns:
             cos, sin = (t[start:] for t in rope_tables(config, start + n_tokens, rope))
             stretch = cos * cos + sin * sin  # of LongRoPE, squared
-            found[rope] = (cos / stretch).astype(np.float32), (sin / stretch).astype(np.float32)
-    return {layer: found[rope] for layer, rope in of_layer.items()}
+            turns[rope] = (cos / stretch).astype(np.float32), (sin / stretch).astype(np.float32)
+    return {layer: turns[rope] for layer, rope in of_layer.items()}
 
 
 def _turned(keys: Float32, cos: Float32, sin: Float32) -> Float32:

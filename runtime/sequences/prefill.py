@@ -95,13 +95,13 @@ class ExactPrefiller:
                 request.pass_ms,
                 request.with_mtp,
             )
-            for layer, found in hidden.items():
-                found.append(rows.hidden[layer].copy())
+            for layer, chunks in hidden.items():
+                chunks.append(rows.hidden[layer].copy())
             request.counts.n_prefill_tokens += sequence.n_tokens - n_before
             if request.on_progress is not None:
                 request.on_progress("prefill", sequence.n_tokens, len(prompt))
             if sequence.n_tokens == len(prompt):
-                whole = {layer: np.concatenate(found) for layer, found in hidden.items()}
+                whole = {layer: np.concatenate(chunks) for layer, chunks in hidden.items()}
                 return Prefilled(rows, whole)
         return None
 
@@ -171,11 +171,11 @@ def _next_chunk(
     if start < (n_source := sequence.n_source_of(text)):
         is_last, stop = False, n_source
     chunk = text[start:stop]
-    asked = range(len(chunk) - n_rows, len(chunk)) if is_last else ()
+    logit_rows = range(len(chunk) - n_rows, len(chunk)) if is_last else ()
     rows = yield Pass(
         sequence,
         TokenTree.chain(chunk),
-        asked,
+        logit_rows,
         hidden_layers,
         with_logits=with_logits and is_last,
         with_mtp=with_mtp and is_last,

@@ -42,11 +42,11 @@ class _Node:
 
     def n_common(self, tokens: Sequence[int]) -> int:
         """Returns with how many of the node's tokens ``tokens`` begins."""
-        own = self.tokens
-        n = min(len(own), len(tokens))
-        if own[:n] == tuple(tokens[:n]):
+        node_tokens = self.tokens
+        n = min(len(node_tokens), len(tokens))
+        if node_tokens[:n] == tuple(tokens[:n]):
             return n
-        return next(i for i in range(n) if own[i] != tokens[i])
+        return next(i for i in range(n) if node_tokens[i] != tokens[i])
 
 
 class PrefixCache:

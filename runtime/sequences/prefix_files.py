@@ -108,8 +108,8 @@ class PrefixFiles:
             for path, stop in self._blocks(expected, group, text):
                 if not path.exists():
                     rows = snapshot(stop, stop - self.block).kv_rows
-                    own = {name: array[:, :, -self.block :] for name, array in rows.items()}
-                    state = SessionState(tuple(text[stop - self.block : stop]), 0, own)
+                    block_rows = {name: array[:, :, -self.block :] for name, array in rows.items()}
+                    state = SessionState(tuple(text[stop - self.block : stop]), 0, block_rows)
                     saved = {_ROLE: SavedModel(expected.fingerprint, state)}
                     write_states(path, saved, is_durable=False)
             self._trim()
@@ -118,13 +118,13 @@ class PrefixFiles:
         self, expected: Expected, group: str, text: Sequence[int]
     ) -> list[tuple[Path, int]]:
         """Returns the files of the whole blocks of ``text``, each with the token where it ends."""
-        stated = (distribution_version(), expected.fingerprint, group, expected.layout)
-        digest = hashlib.sha256(repr(stated).encode())
-        found = []
+        key = (distribution_version(), expected.fingerprint, group, expected.layout)
+        digest = hashlib.sha256(repr(key).encode())
+        blocks = []
         for start, stop in pairwise(range(0, len(text) + 1, self.block)):
             digest.update(np.asarray(text[start:stop], np.int64).tobytes())
-            found.append((self._folder / (digest.hexdigest() + _SUFFIX), stop))
-        return found
+            blocks.append((self._folder / (digest.hexdigest() + _SUFFIX), stop))
+        return blocks
 
     def _read(self, path: Path, expected: Expected, tokens: Sequence[int]) -> SessionState | None:
         """Returns a block, its file used just now; None if there is none that fits."""
@@ -159,5 +159,5 @@ class PrefixFiles:
         """Yields each file, when it was used last, and its size."""
         for path in self._folder.glob(f"*{_SUFFIX}"):
             with suppress(OSError):  # another process removed it
-                found = path.stat()
-                yield path, found.st_mtime_ns, found.st_size
+                stats = path.stat()
+                yield path, stats.st_mtime_ns, stats.st_size

@@ -151,10 +151,10 @@ class TokenSequence:
             Pass(self, tree, logit_rows, hidden_layers, n_known, with_logits, layer_gates)
         )
 
-    def run(self, wanted: Pass) -> Rows:
+    def run(self, pass_: Pass) -> Rows:
         """Returns the rows of a pass, pending from then on; a SessionError where it cannot be."""
-        check_capabilities(wanted)
-        return compute((wanted,))[0]
+        check_capabilities(pass_)
+        return compute((pass_,))[0]
 
     @property
     def pending(self) -> tuple[TokenTree | None, _Place]:
@@ -165,24 +165,24 @@ class TokenSequence:
         """Undoes `begin`, so that its pass may begin once more."""
         self._pending, self._pending_place = pending
 
-    def begin(self, wanted: Pass) -> None:
+    def begin(self, pass_: Pass) -> None:
         """Makes room for a pass that is about to be computed; a SessionError if it does not fit."""
         self._check_open()
-        place, n_nodes = self._place_of(wanted), len(wanted.tree.tokens)
+        place, n_nodes = self._place_of(pass_), len(pass_.tree.tokens)
         check_room(self.context, place.n_past, n_nodes)
-        if wanted.n_known:
-            self._check_known(wanted.tree, wanted.n_known, place)
+        if pass_.n_known:
+            self._check_known(pass_.tree, pass_.n_known, place)
         self._pending = None
         self._pending_place = place
         self.state.reserve(len(self._tokens), place.n_past + n_nodes)
 
-    def finish(self, wanted: Pass) -> None:
+    def finish(self, pass_: Pass) -> None:
         """Takes the pass of the latest `begin` as pending: the model has computed it."""
-        is_gated = wanted.layer_gates is not None and not all(wanted.layer_gates)
-        self._is_pending_gated = is_gated or (wanted.n_known > 0 and self._is_pending_gated)
+        is_gated = pass_.layer_gates is not None and not all(pass_.layer_gates)
+        self._is_pending_gated = is_gated or (pass_.n_known > 0 and self._is_pending_gated)
         if self._pending_place.sees_predicted:
-            self._n_predicted = max(self._n_predicted, wanted.n_skipped + len(wanted.tree))
-        self._pending = wanted.tree
+            self._n_predicted = max(self._n_predicted, pass_.n_skipped + len(pass_.tree))
+        self._pending = pass_.tree
 
     def arrange(self, rows: Sequence[int]) -> None:
         """Keeps ``rows`` of the last pass, which stopped early, in this order; drops the others.
@@ -395,9 +395,9 @@ class TokenSequence:
         if self._is_closed or self.model.is_closed:
             raise SessionError("the model is closed: load the bundle again")
 
-    def _place_of(self, wanted: Pass) -> _Place:
+    def _place_of(self, pass_: Pass) -> _Place:
         """Returns where the rows of a pass are; raises a SessionError where they cannot be."""
-        layers = wanted.layers or self._layers
+        layers = pass_.layers or self._layers
         if layers.start == 0:
             n_past = len(self._tokens) + len(self._partial)
             if self._partial and layers.stop != self._depth:
@@ -406,23 +406,23 @@ class TokenSequence:
                     f"which {self._depth} layers are computed: complete them or truncate first"
                 )
             return _Place(n_past, layers)
-        n_past = len(self._tokens) + wanted.n_skipped
+        n_past = len(self._tokens) + pass_.n_skipped
         before = _Place(n_past, range(layers.start))
-        if self._pending == wanted.tree and self._pending_place == before:
+        if self._pending == pass_.tree and self._pending_place == before:
             return _Place(n_past, range(layers.stop))
-        stop = wanted.n_skipped + len(wanted.tree)
-        is_partial = list(wanted.tree.tokens) == self._partial[wanted.n_skipped : stop]
-        if not (is_partial and wanted.tree.is_chain and layers.start == self._depth):
+        stop = pass_.n_skipped + len(pass_.tree)
+        is_partial = list(pass_.tree.tokens) == self._partial[pass_.n_skipped : stop]
+        if not (is_partial and pass_.tree.is_chain and layers.start == self._depth):
             raise SessionError(
                 f"a pass from layer {layers.start} needs its tokens computed up to there: run "
                 "those layers over the same tokens first"
             )
-        if wanted.n_skipped > self._n_predicted:
+        if pass_.n_skipped > self._n_predicted:
             raise SessionError(
-                f"a pass skips {wanted.n_skipped} partial tokens, of which {self._n_predicted} "
+                f"a pass skips {pass_.n_skipped} partial tokens, of which {self._n_predicted} "
                 "have predicted rows: predict those of the others first"
             )
-        return _Place(n_past, range(layers.stop), sees_predicted=wanted.n_skipped > 0)
+        return _Place(n_past, range(layers.stop), sees_predicted=pass_.n_skipped > 0)
 
     def _check_known(self, tree: TokenTree, n_known: int, place: _Place) -> None:
         """Raises a SessionError unless the pending pass computed the first tokens of ``tree``."""

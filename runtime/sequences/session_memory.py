@@ -98,9 +98,9 @@ class SessionMemory:
         if len(text) // self._files.block <= n_held // self._files.block:
             return
         expected = self._expected(role, sequence.layout)
-        found = self._files.find(expected, sequence.group, text, n_held)
-        if found and len(found[-1].tokens) > n_held:
-            sequence.restore(*_behind(found, n_held))
+        blocks = self._files.find(expected, sequence.group, text, n_held)
+        if blocks and len(blocks[-1].tokens) > n_held:
+            sequence.restore(*_behind(blocks, n_held))
 
     def _remembered(
         self, role: str, sequence: TokenSequence, text: Sequence[int]

@@ -98,9 +98,9 @@ def first_covered(segments: Iterable[SessionState]) -> int:
     """
     first = 0
     for segment in segments:
-        own = segment.first_latest or 0
+        latest = segment.first_latest or 0
         is_whole = any(name.startswith(TOGETHER) for name in segment.kv_rows)
-        first = min(first, own) if own <= segment.start and not is_whole else own
+        first = min(first, latest) if latest <= segment.start and not is_whole else latest
     return first
 
 

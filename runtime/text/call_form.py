@@ -138,19 +138,21 @@ def _one_by_one(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, 
         if not isinstance(calls, list | tuple) or len(calls) < 2:
             yield message
             continue
-        results = list(takewhile(lambda one: one["role"] == "tool", messages[i:]))
+        results = list(takewhile(lambda message: message["role"] == "tool", messages[i:]))
         i += len(results)
         for n, call in enumerate(calls):
             yield {**(message if n == 0 else _CALLING), "tool_calls": [call]}
             if (result := _result_of(call, results)) is not None:
                 yield result
-                results = [one for one in results if one is not result]
+                results = [message for message in results if message is not result]
         yield from results
 
 
 def _result_of(call: Any, results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Returns the result of a call; results without ids are in the calls' order."""
     name = call.get("id") if isinstance(call, Mapping) else None
-    named = next((one for one in results if name and one.get("tool_call_id") == name), None)
-    unnamed = (one for one in results if not one.get("tool_call_id"))
+    named = next(
+        (message for message in results if name and message.get("tool_call_id") == name), None
+    )
+    unnamed = (message for message in results if not message.get("tool_call_id"))
     return next(unnamed, None) if named is None else named

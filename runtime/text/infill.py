@@ -84,13 +84,15 @@ def find_infill_tokens(tokenizer: Codec) -> InfillTokens | None:
         prefix, suffix, middle = (None if text is None else token(text) for text in texts)
         if prefix is None or suffix is None or (middle is None and texts[-1] is not None):
             continue
-        stops = {one for one in (*special, prefix, suffix, middle) if one is not None}
+        stops = {text for text in (*special, prefix, suffix, middle) if text is not None}
         return InfillTokens(
             prefix=prefix,
             suffix=suffix,
             middle=middle,
             stops=tuple(sorted(stops)),
-            file=next((one for mark in FILE_MARKS if (one := token(mark)) is not None), None),
+            file=next(
+                (token_id for mark in FILE_MARKS if (token_id := token(mark)) is not None), None
+            ),
             is_suffix_first=texts in SUFFIX_FIRST,
         )
     return None

@@ -44,8 +44,8 @@ class StopFilter:
 
     def _first_match(self, text: str) -> tuple[int, int] | None:
         """Returns (start, end) of the stop text that ends first, the longest of equals."""
-        found = [(text.find(stop), len(stop)) for stop in self._stop]
-        spans = [(start, start + n) for start, n in found if start >= 0]
+        places = [(text.find(stop), len(stop)) for stop in self._stop]
+        spans = [(start, start + n) for start, n in places if start >= 0]
         return min(spans, key=lambda span: (span[1], span[0]), default=None)
 
     def _n_possible(self, text: str) -> int:
@@ -121,8 +121,15 @@ class TextStream:
     def stop_text(self) -> str:
         """The stop text that was completed, as the request wrote it; empty if none was."""
         filters = (self._filter, self._raw_filter)
-        found = next((one.stop_text for one in filters if one is not None and one.stop_text), "")
-        return self._written.get(found, "")
+        first_stop = next(
+            (
+                stop_filter.stop_text
+                for stop_filter in filters
+                if stop_filter is not None and stop_filter.stop_text
+            ),
+            "",
+        )
+        return self._written.get(first_stop, "")
 
     def push(self, token: int) -> str:
         """Returns the text of the answer that ``token`` makes certain."""

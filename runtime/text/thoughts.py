@@ -69,8 +69,8 @@ class ThoughtFormat:
     @property
     def openings(self) -> Mapping[str, State]:
         """What an output may begin with, and what follows; without ``answer`` also an answer."""
-        found: dict[str, State] = {self.begin: "thought"}
-        return {**found, self.answer: "text"} if self.answer else found
+        openings: dict[str, State] = {self.begin: "thought"}
+        return {**openings, self.answer: "text"} if self.answer else openings
 
     @property
     def before_answer(self) -> str:
@@ -122,7 +122,9 @@ def find_thought_format(template: str, special_texts: Iterable[str]) -> ThoughtF
         opening = ("<|begin|>assistant", "<|content|>")
         return ThoughtFormat("<|think|>", "<|end|>", True, None, opening, "<|content|>")
     for begin, end in _PAIRS:
-        if end in template or (end in special and any(begin.startswith(one) for one in special)):
+        if end in template or (
+            end in special and any(begin.startswith(opening) for opening in special)
+        ):
             return ThoughtFormat(begin, end, True)
     if tag := _TAG.search(template):
         wrapper = next((pair for pair in _WRAPPERS if pair[0] in template), None)
@@ -151,8 +153,8 @@ class ThoughtSplitter:
         self._is_fresh = state == "thought"  # line breaks mean nothing here
         self._pairs = [(marks.begin, marks.end), *marks.others]
         openings = [marks.header[0]] if marks.header else [marks.begin]
-        wanted = [*openings, marks.end, *marks.left_out]
-        self._anywhere = [mark for mark in wanted if any(one in mark for one in special)]
+        marks_ = [*openings, marks.end, *marks.left_out]
+        self._anywhere = [mark for mark in marks_ if any(token in mark for token in special)]
 
     @property
     def is_plain(self) -> bool:
@@ -199,7 +201,7 @@ class ThoughtSplitter:
         if self._marks.header is not None:
             yield from self._start_of_part(head, is_last)
             return
-        wanted = [*(begin for begin, _ in self._pairs), self._marks.end, *self._anywhere]
+        marks = [*(begin for begin, _ in self._pairs), self._marks.end, *self._anywhere]
         if pair := next((pair for pair in self._pairs if head.startswith(pair[0])), None):
             n = len(self._held) - len(head) + len(pair[0])
             yield "mark", self._take(n)
@@ -215,29 +217,29 @@ class ThoughtSplitter:
             if head != self._held:
                 yield "mark", self._take(len(self._held) - len(head))
             self.state = "text"
-        elif is_last or not any(mark.startswith(head) for mark in wanted):
+        elif is_last or not any(mark.startswith(head) for mark in marks):
             self.state = "text"
 
     def _start_of_part(self, head: str, is_last: bool) -> Iterator[tuple[Kind, str]]:
         """Sees whether a part begins with its recipient, with its channel, or with neither."""
         openings = ("to=", *(_CHANNELS if self._has_ended else ()))
-        wanted = [*openings, *self._anywhere]
-        if head.startswith(tuple(wanted)):
+        marks = [*openings, *self._anywhere]
+        if head.startswith(tuple(marks)):
             yield "mark", self._take(len(self._held) - len(head))
             self.state = "header" if head.startswith(openings) else "text"
-        elif is_last or not any(mark.startswith(head) for mark in wanted):
+        elif is_last or not any(mark.startswith(head) for mark in marks):
             self.state = "text"
 
     def _header(self, is_last: bool) -> Iterator[tuple[Kind, str]]:
         assert self._marks.header is not None
         closing = self._marks.header[1]
-        found = self._held.find(closing)
-        if found < 0:
+        at = self._held.find(closing)
+        if at < 0:
             if is_last:
                 yield "mark", self._take(len(self._held))
             return
-        words = self._words(self._held[:found])
-        yield "mark", self._take(found + len(closing))
+        words = self._words(self._held[:at])
+        yield "mark", self._take(at + len(closing))
         recipient = next((word[3:] for word in words if word.startswith("to=")), "user")
         if recipient not in _NO_TOOLS:
             head = json.dumps({"name": recipient.removeprefix("functions.")}, ensure_ascii=False)

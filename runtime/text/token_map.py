@@ -164,8 +164,8 @@ class _Reader:
         ids: list[int] = []
         while text:
             for n in range(min(len(text), self._longest), 0, -1):
-                if (found := self._draft_of.get(text[:n])) is not None:
-                    ids.append(found)
+                if (draft_id := self._draft_of.get(text[:n])) is not None:
+                    ids.append(draft_id)
                     break
             text = text[n:]  # a byte that no token spells is left out
         return tuple(ids)
@@ -173,10 +173,10 @@ class _Reader:
 
 def _by_spelling(tokens: Mapping[int, Spelling]) -> dict[Spelling, int]:
     """Returns the lowest id of each spelling."""
-    found: dict[Spelling, int] = {}
+    ids: dict[Spelling, int] = {}
     for token_id in sorted(tokens, reverse=True):
-        found[tokens[token_id]] = token_id
-    return found
+        ids[tokens[token_id]] = token_id
+    return ids
 
 
 def _byte_levels(vocabulary: Mapping[str, int]) -> dict[int, bytes]:
@@ -189,14 +189,14 @@ def _byte_levels(vocabulary: Mapping[str, int]) -> dict[int, bytes]:
 
 def _sentence_pieces(vocabulary: Mapping[str, int]) -> dict[int, bytes]:
     single = {i: match for text, i in vocabulary.items() if (match := _BYTE_TOKEN.fullmatch(text))}
-    found = {
+    spellings = {
         token_id: text.replace("\u2581", " ").encode()
         for text, token_id in vocabulary.items()
         if token_id not in single
     }
-    spelt = set(found.values())
+    spelt = set(spellings.values())
     values = {token_id: bytes([int(match[1], 16)]) for token_id, match in single.items()}
-    return found | {i: value for i, value in values.items() if value not in spelt}
+    return spellings | {i: value for i, value in values.items() if value not in spelt}
 
 
 @lru_cache(maxsize=1)

@@ -197,13 +197,13 @@ class Tokenizer:
         tokens = backend.get_added_tokens_decoder().items()
         known = [(i, token) for i, token in tokens if i not in self._id_of_alias]
         n_own = size - sum(backend.model.token_to_id(t.content) == i for i, t in known)
-        found = {
+        pieces = {
             piece: token
             for token in range(size + len(known))
             if token not in added and (piece := backend.id_to_token(token)) is not None
         }
-        if len(found) == n_own:
-            return found
+        if len(pieces) == n_own:
+            return pieces
         # Ids have gaps: only the whole vocabulary says where.
         whole: dict[str, int] = backend.get_vocab(with_added_tokens=False)
         return {piece: token for piece, token in whole.items() if token not in added}
@@ -234,8 +234,8 @@ class Tokenizer:
             return b""
         if token in self._added:
             return piece.encode()
-        found = spelt({piece: token}, self._decoding, {}).get(token, b"")
-        return found if isinstance(found, bytes) else b""
+        spelling = spelt({piece: token}, self._decoding, {}).get(token, b"")
+        return spelling if isinstance(spelling, bytes) else b""
 
     @cached_property
     def _added(self) -> frozenset[int]:
@@ -268,8 +268,8 @@ class Tokenizer:
                 self._backend.encode_special_tokens = is_special_text
                 if len(texts) == 1:
                     return [list(self._backend.encode(texts[0], add_special_tokens=False).ids)]
-                found = self._backend.encode_batch(texts, add_special_tokens=False)
-                return [list(one.ids) for one in found]
+                encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+                return [list(encoding.ids) for encoding in encodings]
             finally:
                 self._backend.encode_special_tokens = before
 
@@ -294,7 +294,7 @@ def _renamed(token: tokenizers.AddedToken, content: str) -> tokenizers.AddedToke
 def _mark_control_tokens(backend: tokenizers.Tokenizer) -> None:
     """Makes special what reads like a control token, so that no user's text becomes one."""
     added = backend.get_added_tokens_decoder().values()
-    control = [one for one in added if not one.special and _CONTROL.fullmatch(one.content)]
+    control = [token for token in added if not token.special and _CONTROL.fullmatch(token.content)]
     for token in control:
         token.special = True
     if control:

@@ -129,8 +129,10 @@ def _listen(
     n_printed = 0
     pieces: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
     for i, pipe in enumerate((process.stdout, process.stderr)):
-        own = os.dup(pipe.fileno())  # the pipe may be closed before the thread hears of its end
-        threading.Thread(target=_pass_on, args=(own, i, pieces), daemon=True).start()
+        descriptor = os.dup(
+            pipe.fileno()
+        )  # the pipe may be closed before the thread hears of its end
+        threading.Thread(target=_pass_on, args=(descriptor, i, pieces), daemon=True).start()
     n_open = 2
     while n_open:
         try:

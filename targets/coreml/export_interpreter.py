@@ -56,16 +56,16 @@ def _dying(function: Function) -> list[list[str]]:
     """Returns for each operator the values that no later one reads."""
     last = {var.name: i for i, op in enumerate(function.operations) for var in _arguments(op)}
     made = {out.name for op in function.operations for out in op.outputs or ()}
-    found: list[list[str]] = [[] for _ in function.operations]
+    dying: list[list[str]] = [[] for _ in function.operations]
     for name, i in last.items():
         if name in made - {out.name for out in function.outputs}:
-            found[i].append(name)
-    return found
+            dying[i].append(name)
+    return dying
 
 
 def _arguments(op: Operation) -> list[Var]:
-    found = [part if isinstance(part, list | tuple) else [part] for part in op.inputs.values()]
-    return [var for part in found for var in part if var is not None]
+    arguments = [part if isinstance(part, list | tuple) else [part] for part in op.inputs.values()]
+    return [var for part in arguments for var in part if var is not None]
 
 
 def _run(op: Operation, values: dict[str, Array], state: State) -> None:
@@ -74,8 +74,8 @@ def _run(op: Operation, values: dict[str, Array], state: State) -> None:
     def value(var: Any) -> Any:
         if isinstance(var, list | tuple):
             return [value(part) for part in var]
-        found = values.get(var.name, var.val)
-        return found.astype(np.float32) if getattr(found, "dtype", None) == np.float16 else found
+        value_ = values.get(var.name, var.val)
+        return value_.astype(np.float32) if getattr(value_, "dtype", None) == np.float16 else value_
 
     if op.op_type == "const":
         values[op.outputs[0].name] = op.outputs[0].val
@@ -97,8 +97,8 @@ def _run(op: Operation, values: dict[str, Array], state: State) -> None:
 
 def _blockwise(data: Array, scale: Array) -> Array:
     blocks = data.reshape(*scale.shape, -1).astype(np.float32)
-    found: Array = (blocks * scale[..., None]).reshape(data.shape)
-    return found
+    dequantised: Array = (blocks * scale[..., None]).reshape(data.shape)
+    return dequantised
 
 
 def _slices(begin: Array, end: Array, **masks: Array) -> tuple[slice, ...]:
@@ -114,15 +114,15 @@ def _slice_update(x: Array, update: Array, begin: Array, end: Array, **masks: Ar
 
 def _softmax(x: Array, axis: int) -> Array:
     weights = np.exp(x - x.max(axis, keepdims=True))
-    found: Array = weights / weights.sum(axis, keepdims=True)
-    return found
+    shares: Array = weights / weights.sum(axis, keepdims=True)
+    return shares
 
 
 def _gelu(x: Array, mode: str) -> Array:
     assert mode == "TANH_APPROXIMATION"
     inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)
-    found: Array = np.float32(0.5) * x * (1 + np.tanh(inner))
-    return found
+    activated: Array = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return activated
 
 
 def _cumsum(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
@@ -133,8 +133,8 @@ def _cumsum(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
 
 def _matmul(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Array:
     assert not transpose_x
-    found: Array = x @ (y.swapaxes(-1, -2) if transpose_y else y)
-    return found
+    product: Array = x @ (y.swapaxes(-1, -2) if transpose_y else y)
+    return product
 
 
 def _reduce(function: Callable[..., Array]) -> Callable[..., Array]:

@@ -69,8 +69,8 @@ class PackageRunner:
                 np.arange(static.n_logits) + (n - 1 if static.n_logits == 1 else 0), n - 1
             ).astype(np.int32),
         }
-        found = self._interpreter.predict(static.name, inputs, self._state)
-        logits: Logits = found[LOGITS][0].astype(np.float32)
+        outputs = self._interpreter.predict(static.name, inputs, self._state)
+        logits: Logits = outputs[LOGITS][0].astype(np.float32)
         return logits
 
 

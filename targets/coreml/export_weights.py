@@ -86,9 +86,9 @@ class Weights:
         return self._arrays[name], self._arrays.get(f"{name}.scales")
 
     def _const(self, name: str, array: Array) -> Var:
-        found = Builder.const(val=array, name=identifier(name))
-        found.op.weight_id = name
-        return found
+        const = Builder.const(val=array, name=identifier(name))
+        const.op.weight_id = name
+        return const
 
 
 def identifier(name: str) -> str:

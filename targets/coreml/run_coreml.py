@@ -135,26 +135,26 @@ class CoreMLKVCache(WholeCache):
         self._places = np.zeros(0, np.int64)
         self._first = 0  # row of the first token of the pending pass
 
-    def run(self, wanted: Pass) -> Rows:
+    def run(self, pass_: Pass) -> Rows:
         """Returns the asked rows, in arrays of their own."""
-        n_past = wanted.n_past
-        if not wanted.n_known:
+        n_past = pass_.n_past
+        if not pass_.n_known:
             self._drop_behind(n_past)
             self._first = self._end
-        asked = [row - wanted.n_known for row in wanted.logit_rows]
-        n_new = len(wanted.tree) - wanted.n_known
+        logit_rows = [row - pass_.n_known for row in pass_.logit_rows]
+        n_new = len(pass_.tree) - pass_.n_known
         logits: dict[int, Array] = {}
-        hidden: dict[int, list[Array]] = {layer: [] for layer in wanted.hidden_layers}
-        for part in parts_of_pass(n_new, asked):
-            rows = [row for row in asked if part.start <= row < part.stop]
-            found = self._run(part, self._inputs(wanted, n_past, part, rows))
-            logits |= zip(rows, found[LOGITS][0].astype(np.float32), strict=False)
+        hidden: dict[int, list[Array]] = {layer: [] for layer in pass_.hidden_layers}
+        for part in parts_of_pass(n_new, logit_rows):
+            rows = [row for row in logit_rows if part.start <= row < part.stop]
+            outputs = self._run(part, self._inputs(pass_, n_past, part, rows))
+            logits |= zip(rows, outputs[LOGITS][0].astype(np.float32), strict=False)
             for layer, states in hidden.items():
-                computed = found[coreml_port(hidden_port(layer))][0]
+                computed = outputs[coreml_port(hidden_port(layer))][0]
                 states.append(computed[: part.stop - part.start].astype(np.float32))
         empty = np.zeros((0, self._model.vocab_size), np.float32)
         return Rows(
-            np.stack([logits[row] for row in asked]) if asked else empty,
+            np.stack([logits[row] for row in logit_rows]) if logit_rows else empty,
             {layer: np.concatenate(states) for layer, states in hidden.items()},
         )
 
@@ -202,11 +202,11 @@ class CoreMLKVCache(WholeCache):
             raise SessionError(f"Core ML could not run the model: {reason}") from None
 
     def _inputs(
-        self, wanted: Pass, n_past: int, part: PassPart, rows: Sequence[int]
+        self, pass_: Pass, n_past: int, part: PassPart, rows: Sequence[int]
     ) -> dict[str, Array]:
         """Returns the inputs of a function, filled up with rows that nobody looks at."""
-        static, tree = part.static, wanted.tree
-        new = slice(wanted.n_known + part.start, wanted.n_known + part.stop)
+        static, tree = part.static, pass_.tree
+        new = slice(pass_.n_known + part.start, pass_.n_known + part.stop)
         return {
             INPUT_IDS: _filled(tree.tokens[new], static.n_rows)[np.newaxis],
             POSITION_IDS: _filled(n_past + np.array(tree.depths[new]), static.n_rows)[np.newaxis],

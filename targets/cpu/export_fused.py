@@ -95,8 +95,8 @@ def measure(model: RecipeModel) -> dict[str, Any]:
     encoder = None if model.encoder is None else model.folder / ENCODER_NAME
     n_most = model.context if encoder is None else model.context // 2  # read, then written
     tokens = kv_error_tokens(model.source, n_most)
-    found = measure_kv_error(model.folder / GRAPH_NAME, model.source.config, tokens, encoder)
-    if not math.isfinite(found["logit_std"]):  # float16 overflows, so it says nothing of int8
+    error = measure_kv_error(model.folder / GRAPH_NAME, model.source.config, tokens, encoder)
+    if not math.isfinite(error["logit_std"]):  # float16 overflows, so it says nothing of int8
         return {}
-    check_kv_error(found, model.source.name)
-    return {"kv_cache": {"format": model.kv_format, **found}}
+    check_kv_error(error, model.source.name)
+    return {"kv_cache": {"format": model.kv_format, **error}}

@@ -58,8 +58,8 @@ class FusedKVMaps:
         whole, ring = state.caches.places
         for name, places in ((SEQUENCES, whole), (RING_SEQUENCES, ring)):
             if name in self._ports:
-                stated = np.array((start, n, n, *places), np.int64)
-                inputs[name] = stated.reshape(-1, SEQUENCE_FIELDS)
+                where = np.array((start, n, n, *places), np.int64)
+                inputs[name] = where.reshape(-1, SEQUENCE_FIELDS)
         values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
         values |= state.panels
         binding = self._session.io_binding()

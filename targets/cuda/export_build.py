@@ -26,8 +26,8 @@ def find_nvcc() -> Path:
     """
     home = os.environ.get("CUDA_HOME")
     for name in (str(Path(home) / "bin" / "nvcc") if home else None, "nvcc", str(_USUAL)):
-        if name and (found := shutil.which(name)):
-            return Path(found)
+        if name and (path := shutil.which(name)):
+            return Path(path)
     raise ConfigError(
         "--target cuda compiles with nvcc, which is not here: install NVIDIA's CUDA toolkit "
         "(https://developer.nvidia.com/cuda-downloads), or name its folder in CUDA_HOME; no GPU is "

@@ -154,14 +154,14 @@ def emit_program(
         emitter = CudaEmitter(
             config, weights, frozenset(hidden_layers), capacity, (n_rows, n_results), inputs
         )
-        found, layout = emitter.device_pass()
+        program, layout = emitter.device_pass()
         kernels |= emitter.kernels
-        passes.append(found)
+        passes.append(program)
         n_work, n_inputs = max(n_work, layout.size), max(n_inputs, inputs.nbytes)
     keep = attention.keep(config.n_layers, emitter.shape, MAX_TREE)
     kernels[keep.name] = keep
-    given = (Argument(INPUTS, offset) for offset in KeepInputs().offsets.values())
-    arguments = (Argument(KEYS, 0), Argument(VALUES, 0), *given)
+    argument = (Argument(INPUTS, offset) for offset in KeepInputs().offsets.values())
+    arguments = (Argument(KEYS, 0), Argument(VALUES, 0), *argument)
     n_kv = config.n_kv_numbers * capacity
     return Emitted(
         tuple(passes), KernelLaunch(keep.name, arguments), tuple(kernels.values()), n_work,
@@ -355,13 +355,13 @@ class CudaEmitter(Ops[Activation]):
             for n in stats.LISTS[:-1]
         ]
         self._launch(stats.scan(n_rows, logits.width), logits.place, *lists[0])
-        for step, (given, out) in enumerate(pairwise(lists)):
-            self._launch(stats.merge(n_rows, step), *given, *out)
+        for step, (inputs, out) in enumerate(pairwise(lists)):
+            self._launch(stats.merge(n_rows, step), *inputs, *out)
         n_bytes = [4 * n_rows * prod(sizes) for _, sizes in ROW_STATS.values()]
-        found = parts(n_bytes)  # so that one copy reads them all
-        self._values.append(found[0].value)
-        self._launch(stats.finish(n_rows), *lists[-1], *found)
-        for name, place in zip(ROW_STATS, found, strict=True):
+        outputs = parts(n_bytes)  # so that one copy reads them all
+        self._values.append(outputs[0].value)
+        self._launch(stats.finish(n_rows), *lists[-1], *outputs)
+        for name, place in zip(ROW_STATS, outputs, strict=True):
             self._output(stats_port(name), place)
 
     def _new(self, n_rows: int, *sizes: int) -> Row:

@@ -20,10 +20,10 @@ def join(
     for name, parts in _candidates(config):
         if not all(part in matrices for part in parts):
             continue
-        found = [matrices[part] for part in parts]
-        if len({replace(matrix, n=0) for matrix in found}) == 1:
+        parts_ = [matrices[part] for part in parts]
+        if len({replace(matrix, n=0) for matrix in parts_}) == 1:
             joined[name] = parts
-            kept[name] = replace(found[0], n=sum(matrix.n for matrix in found))
+            kept[name] = replace(parts_[0], n=sum(matrix.n for matrix in parts_))
             for part in parts:
                 del kept[part]
     return kept, joined

@@ -48,11 +48,11 @@ def of_tensors(name: str, tensors: list[Tensor], for_gpu: Scheduling | None = No
 
 def one_thread_each(schedule: Schedule, block: str, threads: int = THREADS) -> None:
     """Gives each iteration of the loops around ``block`` a thread of its own."""
-    found = schedule.get_sblock(block)
+    sblock = schedule.get_sblock(block)
     spatial = [
         loop
         for loop, axis in zip(
-            schedule.get_loops(found), schedule.get(found).iter_vars, strict=False
+            schedule.get_loops(sblock), schedule.get(sblock).iter_vars, strict=False
         )
         if axis.iter_type == tirx.IterVar.DataPar
     ]

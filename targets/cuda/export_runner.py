@@ -28,7 +28,7 @@ class TwinRunner:
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
         mask, depths = tree_mask(parents, n_past)
-        in_tree, found = mask[:, n_past:], []
+        in_tree, parts = mask[:, n_past:], []
         passes = self._opened.program.passes
         for kind, rows in parts_of_pass(passes, len(tokens), range(len(tokens))):
             inputs, part, n = (
@@ -43,5 +43,5 @@ class TwinRunner:
             )  # fmt: skip
             self._cache.run(kind, inputs)
             logits = np.empty((kind.n_results, self._n_logits), np.float32)
-            found.append(self._opened.read(kind.outputs[LOGITS], logits)[:n])
-        return np.concatenate(found)
+            parts.append(self._opened.read(kind.outputs[LOGITS], logits)[:n])
+        return np.concatenate(parts)

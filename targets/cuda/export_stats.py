@@ -90,13 +90,13 @@ def scan(rows: int, n_logits: int) -> Kernel:
             tokens = _Tokens()
             with T.serial(0, -(-n_logits // (n_lists * _AT_ONCE))) as i:
                 indices = [t + (i * _AT_ONCE + u) * n_lists for u in range(_AT_ONCE)]
-                found = [T.bind(logits[m, T.min(index, n_logits - 1)]) for index in indices]
-                for logit, index in zip(found, indices, strict=True):
+                values = [T.bind(logits[m, T.min(index, n_logits - 1)]) for index in indices]
+                for logit, index in zip(values, indices, strict=True):
                     with T.If(index < n_logits), T.Then():
                         with T.If(tokens.is_likely_enough(logit, index)), T.Then():
                             tokens.insert(logit, index)
-                        one = T.Select(logit > T.float32(_LOWEST), T.float32(1), T.float32(0))
-                        tokens.add(logit, one, T.float32(0))
+                        count = T.Select(logit > T.float32(_LOWEST), T.float32(1), T.float32(0))
+                        tokens.add(logit, count, T.float32(0))
             _store(tokens, out, m, t)
     return Kernel(
         f"scan_{rows}_{n_logits}", builder.get(), lambda schedule: one_thread_each(schedule, "scan")
@@ -109,13 +109,13 @@ def merge(rows: int, step: int) -> Kernel:
     name = f"merge_{rows}_{n_from}_{n_to}"
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("merge")
-        given, out = _lists("in", rows, n_from), _lists("out", rows, n_to)
+        inputs, out = _lists("in", rows, n_from), _lists("out", rows, n_to)
         with T.grid(rows, n_to) as (m, t), T.sblock("merge"):
             m, t = T.axis.remap("SS", [m, t])
-            T.reads(*_region(given, m, slice(0, n_from)))
+            T.reads(*_region(inputs, m, slice(0, n_from)))
             T.writes(*_region(out, m, t))
             tokens = _Tokens()
-            _take_lists(tokens, given, m, t, n_from // n_to, n_to)
+            _take_lists(tokens, inputs, m, t, n_from // n_to, n_to)
             _store(tokens, out, m, t)
     return Kernel(name, builder.get(), lambda schedule: one_thread_each(schedule, "merge"))
 
@@ -129,17 +129,17 @@ def finish(rows: int) -> Kernel:
     n_from = LISTS[-2]
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("finish")
-        given = _lists("in", rows, n_from)
+        inputs = _lists("in", rows, n_from)
         argmax, log_sum_exp, entropy, ids, logits = (
             T.arg(name, T.buffer((rows, *sizes), _FLOAT if dtype == _FLOAT else _INT))
             for name, (dtype, sizes) in ROW_STATS.items()
         )
         with T.grid(rows, 1) as (m, t), T.sblock("finish"):
             m, t = T.axis.remap("SS", [m, t])
-            T.reads(*_region(given, m, slice(0, n_from)))
+            T.reads(*_region(inputs, m, slice(0, n_from)))
             T.writes(argmax[m], log_sum_exp[m], entropy[m], ids[m, 0:N_TOP], logits[m, 0:N_TOP])
             tokens = _Tokens()
-            _take_lists(tokens, given, m, t, n_from, 1)
+            _take_lists(tokens, inputs, m, t, n_from, 1)
             top, total, weighted = (T.bind(tokens.sums[i]) for i in range(3))
             log_total = T.bind(T.log(total))
             is_number = T.bind(T.isfinite(tokens.logits[0]))
@@ -171,29 +171,29 @@ def _region(lists: tuple[Any, Any, Any], m: Expr, t: Any) -> list[Any]:
 
 
 def _take_lists(
-    tokens: _Tokens, given: tuple[Any, Any, Any], m: Expr, t: Expr, n_lists: int, step: int
+    tokens: _Tokens, lists: tuple[Any, Any, Any], m: Expr, t: Expr, n_lists: int, step: int
 ) -> None:
     """Takes in the lists t, t + step, ... of row ``m``, ``n_lists`` of them.
 
     Whole lists are loaded, some at once, for a thread that waits for each token waits long.
     """
-    logits, ids, sums = given
+    logits, ids, sums = lists
     at_once = math.gcd(n_lists, _LISTS_AT_ONCE)
-    found = T.sblock_alloc_buffer((at_once, N_TOP), _FLOAT, scope="local")
+    taken = T.sblock_alloc_buffer((at_once, N_TOP), _FLOAT, scope="local")
     found_ids = T.sblock_alloc_buffer((at_once, N_TOP), _INT, scope="local")
     parts = T.sblock_alloc_buffer((at_once, 3), _FLOAT, scope="local")
     with T.serial(0, n_lists // at_once) as i:
         with _unrolled(at_once) as u:
             source = t + (i * at_once + u) * step
             with _unrolled(N_TOP) as j:
-                T.buffer_store(found, logits[m, source, j], [u, j])
+                T.buffer_store(taken, logits[m, source, j], [u, j])
                 T.buffer_store(found_ids, ids[m, source, j], [u, j])
             with _unrolled(3) as part:
                 T.buffer_store(parts, sums[m, source, part], [u, part])
         with _unrolled(at_once) as u:
-            likeliest = tokens.is_likely_enough(found[u, 0], found_ids[u, 0])
+            likeliest = tokens.is_likely_enough(taken[u, 0], found_ids[u, 0])
             with T.If(likeliest), T.Then(), _unrolled(N_TOP) as j:
-                token = found[u, j], found_ids[u, j]
+                token = taken[u, j], found_ids[u, j]
                 with T.If(tokens.is_likely_enough(*token)), T.Then():
                     tokens.insert(*token)
             tokens.add(*(parts[u, part] for part in range(3)))

@@ -148,24 +148,24 @@ class CudaKVCache(WholeCache):
             VALUES: (*heads, capacity, config.head_size),
         }
 
-    def run(self, wanted: Pass) -> Rows:
+    def run(self, pass_: Pass) -> Rows:
         """Returns the asked rows, in arrays of their own."""
-        tree, n_known, n_past = wanted.tree, wanted.n_known, wanted.n_past
+        tree, n_known, n_past = pass_.tree, pass_.n_known, pass_.n_past
         if not tree.is_chain and len(tree) > MAX_TREE:
             raise SessionError(
                 f"a tree of {len(tree)} tokens is more than the {MAX_TREE} of a pass on the GPU: "
                 "draft fewer tokens"
             )
-        asked = [row - n_known for row in wanted.logit_rows]
-        opened, found = self._model.opened, _Found(wanted, self._model)
+        logit_rows = [row - n_known for row in pass_.logit_rows]
+        opened, collected = self._model.opened, _Found(pass_, self._model)
         with self._model.on_device():
-            for kind, rows in parts_of_pass(opened.program.passes, len(tree) - n_known, asked):
-                results = [i for i, row in enumerate(asked) if row in rows]
-                places = [asked[i] - rows.start for i in results]
-                inputs = self._filled(kind, wanted, rows, n_past, places)
+            for kind, rows in parts_of_pass(opened.program.passes, len(tree) - n_known, logit_rows):
+                results = [i for i, row in enumerate(logit_rows) if row in rows]
+                places = [logit_rows[i] - rows.start for i in results]
+                inputs = self._filled(kind, pass_, rows, n_past, places)
                 self._cache.run(kind, inputs)
-                found.read(opened, kind, rows, results)
-        return found.rows()
+                collected.read(opened, kind, rows, results)
+        return collected.rows()
 
     def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Moves the rows of ``path`` together behind the committed ones."""
@@ -205,13 +205,13 @@ class CudaKVCache(WholeCache):
         return keys, values
 
     def _filled(
-        self, kind: DevicePass, wanted: Pass, rows: range, n_past: int, results: Sequence[int]
+        self, kind: DevicePass, pass_: Pass, rows: range, n_past: int, results: Sequence[int]
     ) -> PassInputs:
         """Returns the inputs of a part of a pass."""
         if kind.n_rows not in self._inputs:
             self._inputs[kind.n_rows] = PassInputs(kind.n_rows, kind.n_results)
-        inputs, tree = self._inputs[kind.n_rows], wanted.tree
-        part = slice(wanted.n_known + rows.start, wanted.n_known + rows.stop)
+        inputs, tree = self._inputs[kind.n_rows], pass_.tree
+        part = slice(pass_.n_known + rows.start, pass_.n_known + rows.stop)
         slots = range(n_past + part.start, n_past + part.stop)
         positions = n_past + np.asarray(tree.depths[part])
         if tree.is_chain:
@@ -225,13 +225,13 @@ class CudaKVCache(WholeCache):
 class _Found:
     """What the parts of a pass gave, put together."""
 
-    def __init__(self, wanted: Pass, model: CudaModel) -> None:
-        n_rows, n_new = len(wanted.logit_rows), len(wanted.tree) - wanted.n_known
-        n_copied = n_rows if wanted.with_logits else 0
+    def __init__(self, pass_: Pass, model: CudaModel) -> None:
+        n_rows, n_new = len(pass_.logit_rows), len(pass_.tree) - pass_.n_known
+        n_copied = n_rows if pass_.with_logits else 0
         self._logits = np.empty((n_copied, model.vocab_size), np.float32)
         self._hidden = {
             layer: np.empty((n_new, model.config.hidden_size), np.float32)
-            for layer in wanted.hidden_layers
+            for layer in pass_.hidden_layers
         }
         self._stats = {
             name: np.empty((n_rows, *sizes), _DTYPES[dtype])

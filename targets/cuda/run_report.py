@@ -17,18 +17,18 @@ def report() -> dict[str, Any]:
     except CudaError as error:
         return {"gpus": [], "cuda": None, "missing": str(error)}
     missing = None if gpus else "the driver finds no GPU"
-    found = [dataclasses.asdict(gpu) for gpu in gpus]
-    return {"gpus": found, "cuda": version, "missing": missing}
+    facts = [dataclasses.asdict(gpu) for gpu in gpus]
+    return {"gpus": facts, "cuda": version, "missing": missing}
 
 
-def line(found: dict[str, Any]) -> str:
+def line(facts: dict[str, Any]) -> str:
     """Returns name, architecture and memory of each GPU and the driver, or what is missing."""
-    if not found["gpus"]:
-        return f"none: {found['missing']}"
-    texts = (f"{g['name']} ({g['arch']}, {g['n_bytes'] / 1e9:.1f} GB)" for g in found["gpus"])
-    return f"{', '.join(texts)}; the driver supports CUDA {found['cuda']}"
+    if not facts["gpus"]:
+        return f"none: {facts['missing']}"
+    texts = (f"{g['name']} ({g['arch']}, {g['n_bytes'] / 1e9:.1f} GB)" for g in facts["gpus"])
+    return f"{', '.join(texts)}; the driver supports CUDA {facts['cuda']}"
 
 
-def installs(found: dict[str, Any]) -> dict[str, str]:
+def installs(facts: dict[str, Any]) -> dict[str, str]:
     """Returns nothing: a driver comes from the system."""
     return {}

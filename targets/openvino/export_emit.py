@@ -283,11 +283,11 @@ def _row_stats(logits: Value) -> dict[str, Value]:
     total = ops.reduce_sum(weights, [1], keep_dims=True)
     mean = ops.divide(ops.reduce_sum(ops.multiply(weights, shifted), [1], keep_dims=True), total)
     log_total = ops.log(total)
-    found = {
+    stats = {
         "argmax": first,
         "log_sum_exp": ops.squeeze(ops.add(log_total, largest), 1),
         "entropy": ops.squeeze(ops.subtract(log_total, mean), 1),
         "top_ids": top.output(1),
         "top_logits": top.output(0),
     }
-    return {stats_port(name): value for name, value in found.items()}
+    return {stats_port(name): value for name, value in stats.items()}

@@ -76,8 +76,8 @@ def check_ports(
         sizes = [size.get_length() if size.is_static else None for size in port.partial_shape]
         check_shape(graph, port.any_name, sizes, shapes.get(port.any_name))
     states = [variable.info.variable_id for variable in opened.get_variables()]
-    stated = [past_port(i, part) for i in range(config.n_layers) for part in ("key", "value")]
-    check_names(graph, "states", states, stated)
+    names = [past_port(i, part) for i in range(config.n_layers) for part in ("key", "value")]
+    check_names(graph, "states", states, names)
 
 
 class PlacedModel(ModelFacts):
@@ -119,18 +119,18 @@ def run_pass(
         running_passes.finish(run)
 
 
-def rows_of(request: ov.InferRequest, wanted: Pass, can: Capabilities) -> Rows:
+def rows_of(request: ov.InferRequest, pass_: Pass, can: Capabilities) -> Rows:
     """Returns what the latest pass gave, in memory that the next one overwrites."""
 
     def output(name: str) -> Any:
         return request.get_tensor(name).data
 
     logits = output(LOGITS)[0]
-    hidden = {layer: output(hidden_port(layer))[0] for layer in wanted.hidden_layers}
+    hidden = {layer: output(hidden_port(layer))[0] for layer in pass_.hidden_layers}
     if not can.row_stats:
         return Rows(logits, hidden)
     stats = RowStats(**{name: output(stats_port(name)) for name in ROW_STATS})
-    return Rows(logits if wanted.with_logits else logits[:0], hidden, stats)
+    return Rows(logits if pass_.with_logits else logits[:0], hidden, stats)
 
 
 class _Run:

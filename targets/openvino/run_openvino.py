@@ -107,22 +107,22 @@ class OpenVinoKVCache(WholeCache):
         if n_tokens == 0:
             self._put({})
 
-    def run(self, wanted: Pass) -> Rows:
+    def run(self, pass_: Pass) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass."""
-        if not wanted.logit_rows:  # not all operators take arrays without rows
-            rows = self.run(wanted._replace(logit_rows=(len(wanted.tree) - 1,)))
+        if not pass_.logit_rows:  # not all operators take arrays without rows
+            rows = self.run(pass_._replace(logit_rows=(len(pass_.tree) - 1,)))
             return Rows(rows.logits[:0], rows.hidden, rows.stats.part(slice(0)))
-        n_past = wanted.n_past
-        if not wanted.n_known:
+        n_past = pass_.n_past
+        if not pass_.n_known:
             self._drop_behind(n_past)
-        n_new = len(wanted.tree) - wanted.n_known
+        n_new = len(pass_.tree) - pass_.n_known
         new = np.arange(self._n_rows, self._n_rows + n_new)
-        self._pending = np.append(self._pending[: wanted.n_known], new)
+        self._pending = np.append(self._pending[: pass_.n_known], new)
         self._is_torn = True
-        run_pass(self._request, self._inputs(wanted, n_past), self._model)
+        run_pass(self._request, self._inputs(pass_, n_past), self._model)
         self._is_torn = False
         self._n_rows += n_new
-        return rows_of(self._request, wanted, self._model.capabilities)
+        return rows_of(self._request, pass_, self._model.capabilities)
 
     def commit(self, n_past: int, tree: TokenTree, path: Sequence[int]) -> None:
         """Notes where the rows of ``path`` are."""
@@ -171,12 +171,12 @@ class OpenVinoKVCache(WholeCache):
         self._n_rows = next(iter(rows.values())).shape[2] if rows else 0
         self._is_torn = False
 
-    def _inputs(self, wanted: Pass, n_past: int) -> dict[str, Array]:
-        tree, n_known = wanted.tree, wanted.n_known
+    def _inputs(self, pass_: Pass, n_past: int) -> dict[str, Array]:
+        tree, n_known = pass_.tree, pass_.n_known
         return {
             INPUT_IDS: np.array([tree.tokens[n_known:]], np.int64),
             POSITION_IDS: n_past + np.array([tree.depths[n_known:]], np.int64),
-            LOGIT_ROWS: np.array(wanted.logit_rows, np.int64) - n_known,
+            LOGIT_ROWS: np.array(pass_.logit_rows, np.int64) - n_known,
             ATTENTION_BIAS: self._attention_bias(tree, n_known),
             BEAM_IDX: np.zeros(1, np.int32),
         }

@@ -127,12 +127,12 @@ class OpenVinoStaticKVCache(StaticKVCache):
         super().__init__(context, arrays, np.dtype(model.contract.kv.format))
         self._requests: dict[StaticPass, ov.InferRequest] = {}
 
-    def _compute(self, wanted: Pass, n_past: int, part: BucketPart) -> Rows:
+    def _compute(self, pass_: Pass, n_past: int, part: BucketPart) -> Rows:
         request = self._request(part.bucket)
-        run_pass(request, self._inputs(wanted.tree, n_past, part), self._model)
+        run_pass(request, self._inputs(pass_.tree, n_past, part), self._model)
         new = {name: request.get_tensor(present_port(name)).data for name in self._kv_rows}
         self._write(n_past + part.tokens.start, new, len(part.tokens))
-        rows = rows_of(request, wanted, self._model.capabilities)
+        rows = rows_of(request, pass_, self._model.capabilities)
         n, k = len(part.tokens), len(part.logit_rows)
         # Arrays of a part are written anew by the next one of its size.
         hidden = {layer: values[:n].copy() for layer, values in rows.hidden.items()}
@@ -152,12 +152,12 @@ class OpenVinoStaticKVCache(StaticKVCache):
         super().close()
 
     def _inputs(self, tree: TokenTree, n_past: int, part: BucketPart) -> dict[str, Array]:
-        given = PartInputs.of(tree, n_past, part)
+        inputs = PartInputs.of(tree, n_past, part)
         sees = self._visible(tree, n_past, part)
         return {
-            INPUT_IDS: given.ids,
-            POSITION_IDS: given.positions,
-            LOGIT_ROWS: given.logit_rows,
+            INPUT_IDS: inputs.ids,
+            POSITION_IDS: inputs.positions,
+            LOGIT_ROWS: inputs.logit_rows,
             ATTENTION_BIAS: np.where(sees, np.float32(0), _MASKED)[np.newaxis, np.newaxis],
             **self._kv_rows,
         }

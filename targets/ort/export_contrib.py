@@ -79,7 +79,7 @@ def block_chunks(
 
     source: of the weights. formats: of every matrix.
     """
-    found: dict[str, Chunks] = {}
+    chunks: dict[str, Chunks] = {}
     shapes = weight_shapes(source.config)
     for tensor in model.graph.initializer:
         stem, _, part = tensor.name.rpartition(".")
@@ -87,10 +87,10 @@ def block_chunks(
         if part == "codes":
             n, k = (sum(shapes[name][0] for name in names), shapes[names[0]][1])
             layout = BlockLayout(formats[names[0]], n, k)
-            found |= {f"{stem}.{key}": of for key, of in layout.chunks(source, names).items()}
+            chunks |= {f"{stem}.{key}": of for key, of in layout.chunks(source, names).items()}
         elif part == "bias":
-            found[tensor.name] = partial(map, source.vector, names)
-    return found
+            chunks[tensor.name] = partial(map, source.vector, names)
+    return chunks
 
 
 def share_tables(model: ModelProto) -> None:
@@ -146,8 +146,8 @@ class ContribEmitter(PortableEmitter):
         self._constant("groups", [0, 0, -1, OFFSET_GROUP])
         self._constant("joined", [0, 0, -1])
         self._constant("axis.last", [-1])
-        found = self._node("Gather", [f"{weight}.offsets", INPUT_IDS], "embed.gathered", axis=1)
-        rows = self._node("Transpose", [found], "embed.offsets", perm=[1, 2, 0])
+        gathered = self._node("Gather", [f"{weight}.offsets", INPUT_IDS], "embed.gathered", axis=1)
+        rows = self._node("Transpose", [gathered], "embed.offsets", perm=[1, 2, 0])
         wide = self._node("Unsqueeze", [rows, "axis.last"], "embed.wide")
         groups = self._node("Reshape", [x, "groups"], "embed.groups")
         added = self._node("Add", [groups, wide], "embed.added")
@@ -179,9 +179,9 @@ class ContribEmitter(PortableEmitter):
         """Returns the matrices that are multiplied at once, of which ``weight`` is the first."""
         stem, _, name = weight.removesuffix(".weight").rpartition(".")
         for group in _TOGETHER:
-            found = tuple(f"{stem}.{part}.weight" for part in group)
-            if name == group[0] and len({self._formats[part].name for part in found}) == 1:
-                return found
+            companions = tuple(f"{stem}.{part}.weight" for part in group)
+            if name == group[0] and len({self._formats[part].name for part in companions}) == 1:
+                return companions
         return (weight,)
 
     def _product(self, x: str, weights: Sequence[str]) -> str:
@@ -365,8 +365,8 @@ class ContribEmitter(PortableEmitter):
         names = ["length.but_one", "length.all"]
         if names[0] not in self._seen:
             self._seen.add(names[0])
-            one = make_tensor("length.one", TensorProto.INT32, [1], [1])
-            self._initializers["length.one"] = one
+            length = make_tensor("length.one", TensorProto.INT32, [1], [1])
+            self._initializers["length.one"] = length
             width = self._node("Shape", [ATTENTION_BIAS], "length.width", start=3, end=4)
             self._node("Cast", [width], names[1], to=TensorProto.INT32)
             self._node("Sub", [names[1], "length.one"], names[0])

@@ -51,13 +51,13 @@ class OrtModel(ModelFacts):
 
     def __init__(self, graph: GraphToRun) -> None:
         super().__init__(graph)
-        self.provider = DEVICE.place_stated(self.contract.providers[0])
+        self.place = DEVICE.place_of(self.contract.providers[0])
         self._session: onnxruntime.InferenceSession | None = open_graph(
-            graph.path, graph.threads, (self.provider.stated,), affinity=self.affinity
+            graph.path, graph.threads, (self.place.provider,), affinity=self.affinity
         )
-        if self._session.get_providers()[0] != self.provider.stated:
+        if self._session.get_providers()[0] != self.place.provider:
             raise BundleError(
-                f"provider {self.provider.name} is installed but does not start on this machine: "
+                f"provider {self.place.name} is installed but does not start on this machine: "
                 "see its driver and libraries, or use --provider cpu"
             )
         check_ports(graph.path, self._session, self.contract, self.config)
@@ -113,30 +113,30 @@ class OrtKVCache(WholeCache):
         shape = (1, config.n_kv_heads, context + _MAX_HIDDEN_ROWS, config.head_size)
         dtype = np.dtype(contract.kv.format).type
         self._arrays = {
-            name: DeviceArray(shape, dtype, model.provider) for name in contract.past_ports
+            name: DeviceArray(shape, dtype, model.place) for name in contract.past_ports
         }
         self._places: list[int] = []
         self._first = 0  # row of the first token of the pending pass
         self._bindings: dict[tuple[bool, tuple[tuple[int, int], ...]], _Bound] = {}
 
-    def run(self, wanted: Pass) -> Rows:
+    def run(self, pass_: Pass) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass of the same sizes."""
-        if not wanted.logit_rows:  # not all operators take arrays without rows
-            rows = self.run(wanted._replace(logit_rows=(len(wanted.tree) - 1,)))
+        if not pass_.logit_rows:  # not all operators take arrays without rows
+            rows = self.run(pass_._replace(logit_rows=(len(pass_.tree) - 1,)))
             return Rows(rows.logits[:0], rows.hidden, rows.stats.part(slice(0)))
-        n_past = wanted.n_past
+        n_past = pass_.n_past
         self._gather_rows(n_past)
-        if not wanted.n_known:
+        if not pass_.n_known:
             # In a pass over a whole text the operator rotates row i to position i.
-            self._first = self._end(n_past) or int(not wanted.tree.is_chain)
+            self._first = self._end(n_past) or int(not pass_.tree.is_chain)
         model = self._model
-        shape, integers = gathered((wanted,), model.n_layers, model.capabilities, has_places=False)
+        shape, integers = gathered((pass_,), model.n_layers, model.capabilities, has_places=False)
         bound = self._bound(shape)
-        bound.arrays.fill((wanted,), integers)
-        if model.provider.memory != HOST:  # binding is what copies them there
+        bound.arrays.fill((pass_,), integers)
+        if model.place.memory != HOST:  # binding is what copies them there
             for name, value in bound.inputs.items():
                 bound.io.bind_ortvalue_input(name, value)
-        bias = self._attention_bias(wanted.tree, wanted.n_known, n_past)
+        bias = self._attention_bias(pass_.tree, pass_.n_known, n_past)
         bound.io.bind_cpu_input(ATTENTION_BIAS, bias)
         with model.affinity.held():
             self._runner.run(partial(model.session.run_with_iobinding, bound.io))

@@ -144,24 +144,24 @@ class PortableKVCache:
         if self._recurrent is not None:
             self._recurrent.truncate(n_tokens)
 
-    def run(self, wanted: Pass) -> Rows:
+    def run(self, pass_: Pass) -> Rows:
         """Returns the asked rows, in arrays of their own."""
-        n_past = wanted.n_past
-        asked = [row - wanted.n_known for row in wanted.logit_rows]
+        n_past = pass_.n_past
+        logit_rows = [row - pass_.n_known for row in pass_.logit_rows]
         presents = {name: present_port(name) for name in self._past}
-        hidden = {layer: hidden_port(layer) for layer in wanted.hidden_layers}
+        hidden = {layer: hidden_port(layer) for layer in pass_.hidden_layers}
         outputs = [LOGITS, *hidden.values(), *presents.values()]
-        inputs = self._inputs(wanted, n_past, asked)
+        inputs = self._inputs(pass_, n_past, logit_rows)
         if self._recurrence is not None:
-            inputs |= self._recurrence.inputs(wanted.tree, n_past, wanted.n_known)
+            inputs |= self._recurrence.inputs(pass_.tree, n_past, pass_.n_known)
             outputs += self._recurrence.outputs
         results = self._model.run(outputs, inputs)
         if self._recurrence is not None:
-            self._recurrence.take(results, n_past, wanted.tree, wanted.n_known)
+            self._recurrence.take(results, n_past, pass_.tree, pass_.n_known)
         self._present = {name: results[present] for name, present in presents.items()}
         logits = results[LOGITS][0].astype(np.float32, copy=False)
         if LOGIT_ROWS not in self._model.contract.inputs:
-            logits = logits[asked]
+            logits = logits[logit_rows]
         return Rows(logits, {layer: results[name][0] for layer, name in hidden.items()})
 
     def take_source(self, rows: SourceRows) -> None:
@@ -193,8 +193,8 @@ class PortableKVCache:
         """Releases all arrays."""
         self._past, self._present = {}, {}
 
-    def _inputs(self, wanted: Pass, n_past: int, asked: Sequence[int]) -> dict[str, Array]:
-        tree, n_known, names = wanted.tree, wanted.n_known, self._model.contract.inputs
+    def _inputs(self, pass_: Pass, n_past: int, logit_rows: Sequence[int]) -> dict[str, Array]:
+        tree, n_known, names = pass_.tree, pass_.n_known, self._model.contract.inputs
         source = self._present if n_known else self._past
         inputs: dict[str, Array] = {
             name: np.ascontiguousarray(rows[:, :, : n_past + n_known])
@@ -204,11 +204,11 @@ class PortableKVCache:
         if POSITION_IDS in names:
             inputs[POSITION_IDS] = np.array([tree.positions(n_past)[n_known:]], np.int64)
         if LOGIT_ROWS in names:
-            inputs[LOGIT_ROWS] = np.array(asked, np.int64)
+            inputs[LOGIT_ROWS] = np.array(logit_rows, np.int64)
         if ATTENTION_BIAS in names:
             inputs[ATTENTION_BIAS] = _attention_bias(tree, n_past)[:, :, n_known:]
         if SOURCE_BIAS in names:
-            n_source = wanted.sequence.n_source
+            n_source = pass_.sequence.n_source
             inputs[ATTENTION_BIAS][..., :n_source] = _MASKED
             of_source = np.zeros_like(inputs[ATTENTION_BIAS])
             of_source[..., n_source:] = _MASKED

@@ -69,8 +69,8 @@ def _name_binaries(graphs: Mapping[StaticPass, Path], folder: Path, is_shared: b
         if made.exists():
             made.rename(binary)
         attribute.s = binary.name.encode()
-        stated = load_model(graph).metadata_props
-        scales = {p.key: p.value for p in stated if p.key in SCALE_KEYS}
+        properties = load_model(graph).metadata_props
+        scales = {p.key: p.value for p in properties if p.key in SCALE_KEYS}
         set_entries(wrapper.metadata_props, scales)
         save_model(wrapper, path)
 

@@ -71,8 +71,8 @@ def emit_qdq(
     emitter.add_output(logits, LOGITS, (1, static.n_logits, config.n_logits))
     model = emitter.model()
     if ranges is not None:
-        stated = dict(zip(SCALE_KEYS, map(repr, emitter.scale_of(logits)), strict=True))
-        set_entries(model.metadata_props, stated)
+        scales = dict(zip(SCALE_KEYS, map(repr, emitter.scale_of(logits)), strict=True))
+        set_entries(model.metadata_props, scales)
     return model
 
 

@@ -107,11 +107,11 @@ def measure(model: RecipeModel) -> dict[str, Any]:
     soc, scratch, static = find_soc(model.config.soc), model.folder / _SCRATCH, _VERIFIED[-1]
     graph = scratch / f"{static.name}.onnx"
     tokens = np.resize(verification_tokens(model.source.config), static.n_rows).tolist()
-    found, expected = (
+    logits_, expected = (
         QdqRunner({static: session}).run(tokens, range(-1, len(tokens) - 1))
         for session in (new_session(graph, soc.number, soc.arch), open_on_cpu(graph))
     )
-    compared = compare_logits(found, expected)
+    compared = compare_logits(logits_, expected)
     place = f"logits of {model.source.name} on Qualcomm's library are {{}} from the CPU's"
     check_error(compared, place, "one of its operators computes something else")
     shutil.rmtree(scratch)

@@ -51,13 +51,13 @@ def measure_ranges(graph: ModelProto, path: Path, texts: Sequence[Sequence[int]]
     _add_ends(graph, measured)
     save_model(graph, path)
     session = _open(path)
-    found: dict[str, Range] = dict.fromkeys(measured, (0.0, 0.0))
+    ranges: dict[str, Range] = dict.fromkeys(measured, (0.0, 0.0))
     for text in texts:
         for outputs in _chunks(session, text[:CONTEXT]):
             for name in measured:
                 low, high = (float(outputs[f"{name}/{end}"]) for end in _ENDS)
-                found[name] = min(low, found[name][0]), max(high, found[name][1])
-    return {name: _widened(name, of) for name, of in found.items()}
+                ranges[name] = min(low, ranges[name][0]), max(high, ranges[name][1])
+    return {name: _widened(name, of) for name, of in ranges.items()}
 
 
 def _widened(name: str, of: Range) -> Range:

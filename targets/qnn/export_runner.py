@@ -49,8 +49,8 @@ class QdqRunner:
             for value in first.get_inputs()
             if is_past_port(value.name)
         }
-        stated = first.get_modelmeta().custom_metadata_map
-        self._scale, self._zero = (float(stated[key]) for key in SCALE_KEYS)
+        properties = first.get_modelmeta().custom_metadata_map
+        self._scale, self._zero = (float(properties[key]) for key in SCALE_KEYS)
         self._context = next(rows.shape[3] for rows in self._past.values())
 
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
@@ -91,12 +91,12 @@ class QdqRunner:
             **self._past,
         }
         names = [LOGITS, *map(present_port, self._past)]
-        found = dict(zip(names, self._sessions[static].run(names, inputs), strict=True))
+        outputs = dict(zip(names, self._sessions[static].run(names, inputs), strict=True))
         for name, rows in self._past.items():
             axis = 3 if name.endswith("key") else 2
-            new = np.moveaxis(found[present_port(name)], axis, 2)
+            new = np.moveaxis(outputs[present_port(name)], axis, 2)
             np.moveaxis(rows, axis, 2)[:, :, before : before + m] = new[:, :, :m]
-        codes = found[LOGITS][0, :m].astype(np.float32)
+        codes = outputs[LOGITS][0, :m].astype(np.float32)
         logits: Logits = (codes - np.float32(self._zero)) * np.float32(self._scale)
         return logits
 

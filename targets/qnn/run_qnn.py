@@ -80,8 +80,8 @@ class QnnModel(ModelFacts):
 
     def logits(self, codes: Array) -> npt.NDArray[np.float32]:
         """Returns the logits that ``codes`` stand for."""
-        found: npt.NDArray[np.float32] = (codes.astype(np.float32) - self._zero) * self._scale
-        return found
+        logits: npt.NDArray[np.float32] = (codes.astype(np.float32) - self._zero) * self._scale
+        return logits
 
     def close(self) -> None:
         """Releases the graphs."""
@@ -131,9 +131,9 @@ def _checked_soc(folder: Path, contract: GraphContract) -> Soc:
 
 def _scale_of(folder: Path, session: onnxruntime.InferenceSession) -> tuple[np.float32, np.float32]:
     """Returns scale and zero point of logits, which the graph states."""
-    stated = session.get_modelmeta().custom_metadata_map
+    properties = session.get_modelmeta().custom_metadata_map
     try:
-        scale, zero = (float(stated[key]) for key in SCALE_KEYS)
+        scale, zero = (float(properties[key]) for key in SCALE_KEYS)
     except (KeyError, ValueError):
         scale = zero = math.nan
     if not (0 < scale < math.inf and 0 <= zero <= _SEEN):
@@ -184,24 +184,24 @@ class QnnKVCache(StaticKVCache):
             self._arrays[past_port(layer, "value")] = values
         super().__init__(n, _by_token(self._arrays), np.dtype(np.uint16))
 
-    def _compute(self, wanted: Pass, n_past: int, part: BucketPart) -> Rows:
-        given = PartInputs.of(wanted.tree, n_past, part)
-        sees = self._visible(wanted.tree, n_past, part)
+    def _compute(self, pass_: Pass, n_past: int, part: BucketPart) -> Rows:
+        part_inputs = PartInputs.of(pass_.tree, n_past, part)
+        sees = self._visible(pass_.tree, n_past, part)
         inputs = {
-            INPUT_IDS: given.ids.astype(np.int32),
-            POSITION_IDS: given.positions.astype(np.int32),
+            INPUT_IDS: part_inputs.ids.astype(np.int32),
+            POSITION_IDS: part_inputs.positions.astype(np.int32),
             ATTENTION_BIAS: np.where(sees, np.uint16(_SEEN), np.uint16(0))[np.newaxis, np.newaxis],
             **self._arrays,
         }
         if part.bucket.n_logits < part.bucket.n_rows:
-            inputs[LOGIT_ROWS] = given.logit_rows.astype(np.int32)
+            inputs[LOGIT_ROWS] = part_inputs.logit_rows.astype(np.int32)
             chosen = np.arange(len(part.logit_rows))
         else:
             chosen = np.array(part.logit_rows, int) - part.tokens.start
-        found = self._model.run(part.bucket, inputs)
-        new = {past: found[present_port(past)] for past in self._arrays}
+        outputs = self._model.run(part.bucket, inputs)
+        new = {past: outputs[present_port(past)] for past in self._arrays}
         self._write(n_past + part.tokens.start, _by_token(new), len(part.tokens))
-        return Rows(self._model.logits(found[LOGITS][0][chosen]))
+        return Rows(self._model.logits(outputs[LOGITS][0][chosen]))
 
     def close(self) -> None:
         """Releases the arrays."""

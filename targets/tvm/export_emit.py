@@ -328,18 +328,18 @@ class RelaxEmitter(Ops[Value]):
         self, weight: str, inputs: list[Any], ports: list[int], port: int
     ) -> dict[str, Attribute]:
         """Returns which sub-layer ``weight`` is of, and adds the gates to the inputs if any."""
-        if (found := _LAYER.match(weight)) is None:
+        if (match := _LAYER.match(weight)) is None:
             return {}
         inputs.append(self._inputs[LAYER_GATES])
         ports.append(port)
-        return {"gate_index": 2 * int(found[1]) + (found[2] == "mlp")}
+        return {"gate_index": 2 * int(match[1]) + (match[2] == "mlp")}
 
     def _row_stats(self, logits: Any) -> dict[str, Any]:
         rows = _rows(logits)[1]
         types = [relax.TensorType((rows, *sizes), dtype) for dtype, sizes in ROW_STATS.values()]
-        found = self._call(Node("RowStats", (0,)), [logits], types)
+        stats = self._call(Node("RowStats", (0,)), [logits], types)
         return {
-            stats_port(name): self._builder.emit(relax.TupleGetItem(found, i))
+            stats_port(name): self._builder.emit(relax.TupleGetItem(stats, i))
             for i, name in enumerate(ROW_STATS)
         }
 
@@ -376,5 +376,5 @@ class RelaxEmitter(Ops[Value]):
 
 def _rows(value: Any) -> tuple[Any, Any]:
     """Returns the sizes of ``value`` [1, T, features] without the last."""
-    one, n_rows, _ = value.ty.shape.values
-    return one, n_rows
+    unit, n_rows, _ = value.ty.shape.values
+    return unit, n_rows

@@ -86,21 +86,21 @@ def measure(model: RecipeModel) -> dict[str, Any]:
     if not find_kv_format(model.kv_format).is_rounded:
         return {}
     tokens = kv_error_tokens(model.source, model.context)
-    config, stated = model.source.config, contract(model)
+    config, graph_contract = model.source.config, contract(model)
     graph = emit_relax(config, model.context, model.formats, model.returned_layers, "float16")
     path = model.folder / _FLOAT16_NAME
     try:
         build_library(graph, machine_triple(), path)
-        found = compare_kv_formats(
-            ProgramRunner(model.folder / GRAPH_NAME, config, stated, len(tokens)),
+        error = compare_kv_formats(
+            ProgramRunner(model.folder / GRAPH_NAME, config, graph_contract, len(tokens)),
             ProgramRunner(
-                path, config, replace(stated, kv=kv_panels(config, "float16")), len(tokens)
+                path, config, replace(graph_contract, kv=kv_panels(config, "float16")), len(tokens)
             ),
             tokens,
         )
     finally:
         path.unlink(missing_ok=True)
-    if not math.isfinite(found["logit_std"]):  # float16 overflows, so it says nothing of int8
+    if not math.isfinite(error["logit_std"]):  # float16 overflows, so it says nothing of int8
         return {}
-    check_kv_error(found, model.source.name)
-    return {"kv_cache": {"format": model.kv_format, **found}}
+    check_kv_error(error, model.source.name)
+    return {"kv_cache": {"format": model.kv_format, **error}}

@@ -162,12 +162,12 @@ def _open_program(graph: Path) -> Program:
 
 def _check_ports(graph: Path, program: Program, contract: GraphContract) -> None:
     """Raises a BundleError unless the program has the ports that the contract states, in order."""
-    for what, found, stated in (
+    for what, ports, names in (
         ("inputs", program.inputs, contract.inputs),
         ("outputs", program.outputs, contract.outputs),
     ):
-        if found != stated:
+        if ports != names:
             raise BundleError(
-                f"{graph} has {what} {shown(', '.join(found))}, the manifest states "
-                f"{shown(', '.join(stated))}: export the model again"
+                f"{graph} has {what} {shown(', '.join(ports))}, the manifest states "
+                f"{shown(', '.join(names))}: export the model again"
             )

@@ -110,18 +110,18 @@ class LightPasses(FeaturePasses):
         """Returns copies of what light head ``head`` says behind ``rows`` of the tree."""
         if not self._sees_tokens:  # whatever they are, it says the same
             if head not in self._said:
-                found = yield from self._run(head, [0], self._state, with_logits)
-                self._said[head] = found.listed([0])
+                level = yield from self._run(head, [0], self._state, with_logits)
+                self._said[head] = level.listed([0])
             else:
                 self._said[head].ms = 0.0
             return self._said[head].listed([0] * len(rows))
         features = np.stack([self._seen[self._parents[row]] for row in rows])
-        found = yield from self._run(
+        level = yield from self._run(
             head, [self._tokens[row] for row in rows], features, with_logits
         )
-        for row, before, own in zip(rows, features, found.hidden[OUTPUT], strict=True):
-            self._seen[row] = np.concatenate([before, own])
-        return found.listed(range(len(rows)))
+        for row, before, state in zip(rows, features, level.hidden[OUTPUT], strict=True):
+            self._seen[row] = np.concatenate([before, state])
+        return level.listed(range(len(rows)))
 
     def _run(
         self, head: int, tokens: Sequence[int], features: Float32, with_logits: bool

@@ -32,5 +32,5 @@ def excerpts(text: Sequence[int], query: Sequence[int]) -> list[int]:
     index = BM25()
     index.index([list(map(str, chunk)) for chunk in chunks], show_progress=False)
     n = min(N_CHUNKS, len(chunks))
-    found, _ = index.retrieve([list(map(str, query))], k=n, show_progress=False)
-    return [token for i in sorted(map(int, found[0])) for token in chunks[i]]
+    numbers, _ = index.retrieve([list(map(str, query))], k=n, show_progress=False)
+    return [token for i in sorted(map(int, numbers[0])) for token in chunks[i]]

@@ -24,10 +24,10 @@ class Prediction:
 def predictions(sequence: TokenSequence, text: Sequence[int], n_prompt: int) -> list[Prediction]:
     """Returns what the model says of each token after the prompt, given all before it."""
     model = PairedModel(sequence, n_prompt)
-    found: list[Prediction] = []
-    while len(found) < len(text) - n_prompt:
-        n_rows = min(_ROWS, len(text) - n_prompt - len(found))
-        stop = n_prompt + len(found) + n_rows - 1
+    predicted: list[Prediction] = []
+    while len(predicted) < len(text) - n_prompt:
+        n_rows = min(_ROWS, len(text) - n_prompt - len(predicted))
+        stop = n_prompt + len(predicted) + n_rows - 1
         stats = run_passes(model.rows_after(text[:stop], n_rows, with_logits=False)).stats
-        found += [Prediction(Signal.of(stats, i), int(stats.argmax[i])) for i in range(n_rows)]
-    return found
+        predicted += [Prediction(Signal.of(stats, i), int(stats.argmax[i])) for i in range(n_rows)]
+    return predicted

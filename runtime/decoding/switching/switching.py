@@ -154,12 +154,12 @@ class SwitchedDecoding(Decoding):
 
     def explain(self) -> list[str]:
         """Returns what happened in the latest output, in words."""
-        found = self.summary()
+        explained = self.summary()
         lines = [
-            f"{self._setting}: {found['n_target']} tokens from the target model, "
-            f"{found['n_draft']} from the draft model, {found['n_switches']} switches"
+            f"{self._setting}: {explained['n_target']} tokens from the target model, "
+            f"{explained['n_draft']} from the draft model, {explained['n_switches']} switches"
         ]
-        for name, counts in found["passes"].items():
+        for name, counts in explained["passes"].items():
             lines.append(
                 f"{name} model: {counts['n_steps']} steps in {counts['step_ms']:.0f} ms, "
                 f"{counts['n_catch_ups']} passes over {counts['n_caught_up']} missed tokens in "
@@ -167,8 +167,8 @@ class SwitchedDecoding(Decoding):
             )
         return [
             *lines,
-            f"deciding and tagging: {found['policy_ms']:.1f} ms; {found['n_copied']} tokens were "
-            "looked up in the text",
+            f"deciding and tagging: {explained['policy_ms']:.1f} ms; {explained['n_copied']} "
+            "tokens were looked up in the text",
         ]
 
     def _trust(self, noise: Noise) -> Passes[StepResult]:
@@ -288,9 +288,9 @@ class SwitchedDecoding(Decoding):
             return []
         room = sequence.context - len(state.tokens)
         started_s = time.perf_counter()
-        found = self._chains.propose(state, noise, min(limit, room), sequence.vocab_size)
+        chain = self._chains.propose(state, noise, min(limit, room), sequence.vocab_size)
         state.stats.draft_ms += 1000 * (time.perf_counter() - started_s)
-        return found
+        return chain
 
     def _tagged(self, model: Model, words: Sequence[_Word], catch_up: CatchUp) -> StepResult:
         """Returns a step of ``words``, noted in the log."""

@@ -35,16 +35,16 @@ def resolve(setting: SwitchConfig, tuned: Any, draft: str) -> SwitchConfig:
         )
     if tuned.get("draft") != draft:
         raise ConfigError(f"the bundle was tuned with another draft model: {hint}")
-    found = SwitchConfig.from_dict(_mapping(policies, setting.policy))
-    if found.is_auto:
+    config = SwitchConfig.from_dict(_mapping(policies, setting.policy))
+    if config.is_auto:
         raise BundleError(f"manifest.defaults.{TUNED_KEY} states no threshold: {hint}")
-    return dataclasses.replace(setting, **{name: getattr(found, name) for name in TUNED_FIELDS})
+    return dataclasses.replace(setting, **{name: getattr(config, name) for name in TUNED_FIELDS})
 
 
 def _mapping(fields: Any, key: str) -> Mapping[str, Any]:
-    found = fields.get(key) if isinstance(fields, Mapping) else None
-    if not isinstance(found, Mapping):
+    value = fields.get(key) if isinstance(fields, Mapping) else None
+    if not isinstance(value, Mapping):
         raise BundleError(
             f"manifest.defaults.{TUNED_KEY} has no {key}: run `edgedec tune` on the bundle again"
         )
-    return found
+    return value

@@ -48,8 +48,8 @@ class NoiseChance:
 
     def draws(self, position: int, probs: npt.NDArray[np.float64]) -> int:
         reached = np.cumsum(probs)
-        wanted = self._noise.uniform(position, 0) * reached[-1]
-        return int(np.searchsorted(reached, wanted, side="right"))
+        drawn = self._noise.uniform(position, 0) * reached[-1]
+        return int(np.searchsorted(reached, drawn, side="right"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,8 @@ Method = FreeMethod | ModelMethod
 @cache
 def drafter_names() -> tuple[str, ...]:
     """Returns the names `find_drafter` knows, sorted."""
-    own = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted((*own, *extension_names("drafter"))))
+    names = (module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(sorted((*names, *extension_names("drafter"))))
 
 
 def find_drafter(name: str, parts: DrafterParts | None = None) -> Method:
@@ -70,5 +70,5 @@ def find_drafter(name: str, parts: DrafterParts | None = None) -> Method:
     with_model: ModelMethod | None = getattr(module, "MODEL_METHOD", None)
     if with_model is not None and parts is not None and with_model.need in parts.heads:
         return with_model
-    found: Method = module.METHOD
-    return found
+    method: Method = module.METHOD
+    return method

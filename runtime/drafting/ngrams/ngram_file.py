@@ -269,14 +269,14 @@ def _read_newest(path: Path, descriptor: int, header: _Header, n_tokens: int) ->
     first = (header.n_tokens - n_kept) // _BLOCK * _BLOCK
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(_place(first))
-        found = file.read(_place(header.n_tokens) - _place(first))
-    words = np.frombuffer(found, "<u4").astype(np.uint32)
+        stored = file.read(_place(header.n_tokens) - _place(first))
+    words = np.frombuffer(stored, "<u4").astype(np.uint32)
     n_blocks = (header.n_tokens - first) // _BLOCK
     blocks, rest = np.split(words, [n_blocks * (_BLOCK + 1)])
     blocks = blocks.reshape(n_blocks, _BLOCK + 1)
     tokens = np.concatenate([blocks[:, :_BLOCK].ravel(), rest])
     content, checksum = _in_blocks(tokens)
-    if content != found or checksum != header.checksum:
+    if content != stored or checksum != header.checksum:
         raise _damaged(path)
     return tokens[len(tokens) - n_kept :]
 

@@ -55,8 +55,8 @@ class NgramIndex:
     def following(self, places: Positions, n_tokens: int) -> list[list[int]]:
         """Returns the tokens from each of ``places`` on, SEPARATOR where the text ends."""
         columns = np.arange(min(n_tokens, LONGEST))
-        found: list[list[int]] = self._tokens[places[:, None] + columns].tolist()
-        return found
+        rows: list[list[int]] = self._tokens[places[:, None] + columns].tolist()
+        return rows
 
     def _sorted_keys(self, size: int) -> npt.NDArray[np.uint64]:
         """Returns the key of every n-gram of ``size`` tokens that has a token after it."""
@@ -86,12 +86,12 @@ class NgramIndex:
         keys = self._keys[len(ngram)]
         bounds = np.array([code, code | _POSITION_MASK], np.uint64)
         start, end = np.searchsorted(keys, bounds).tolist()
-        found = keys[max(start, end - _N_COMPARED) : end] & np.uint64(_POSITION_MASK)
-        return found.astype(np.int64)
+        places = keys[max(start, end - _N_COMPARED) : end] & np.uint64(_POSITION_MASK)
+        return places.astype(np.int64)
 
     def _match_lengths(self, ends: Positions, text: Sequence[int]) -> Positions:
         """Returns how many tokens up to each of ``ends`` are those at the end of ``text``."""
-        wanted = np.array(text[-LONGEST:][::-1], np.uint32)
-        is_equal = self._tokens[ends[:, None] - np.arange(len(wanted))] == wanted
-        lengths: Positions = np.where(is_equal.all(axis=1), len(wanted), is_equal.argmin(axis=1))
+        suffix = np.array(text[-LONGEST:][::-1], np.uint32)
+        is_equal = self._tokens[ends[:, None] - np.arange(len(suffix))] == suffix
+        lengths: Positions = np.where(is_equal.all(axis=1), len(suffix), is_equal.argmin(axis=1))
         return lengths

@@ -518,7 +518,7 @@ def batch(model: ToyModel, n_rows: int = 1, n_passed_over: int = 0) -> Waiting:
 
 def test_what_somebody_waits_for_goes_before_batches() -> None:
     model = SharingModel()
-    urgent = Waiting(batch(model).wanted)
+    urgent = Waiting(batch(model).pass_)
     assert choose([batch(model), urgent, batch(model), urgent]) == [1, 3, 0, 2]
     # With the most sequences of a pass, batches are what is left out.
     assert choose([*[batch(model)] * 8, *[urgent] * 6]) == [8, 9, 10, 11, 12, 13, 0, 1]
@@ -530,7 +530,7 @@ def test_what_somebody_waits_for_goes_before_batches() -> None:
 
 def test_a_batch_that_waited_long_goes_first() -> None:
     model = SharingModel()
-    urgent = Waiting(batch(model).wanted)
+    urgent = Waiting(batch(model).pass_)
     late = batch(model, 128, PATIENCE)
     assert choose([late, urgent, batch(model)]) == [0, 1, 2]
     assert choose([batch(model, 128, PATIENCE - 1), urgent]) == [1]
@@ -541,13 +541,13 @@ def test_a_batch_that_waited_long_goes_first() -> None:
 def test_nobody_starves(model: ToyModel, n_urgent: int) -> None:
     """Requests that want another pass after each of theirs, as the scheduler asks the policy."""
     requests = [
-        *(Waiting(batch(model).wanted) for _ in range(n_urgent)),
+        *(Waiting(batch(model).pass_) for _ in range(n_urgent)),
         *(batch(model, n_rows) for n_rows in (1, 3, 9, 128)),
     ]
     order, n_passed_over = list(range(len(requests))), [0] * len(requests)
     worst = [0] * len(requests)
     for _ in range(2000):
-        ready = [Waiting(requests[i].wanted, requests[i].is_batch, n_passed_over[i]) for i in order]
+        ready = [Waiting(requests[i].pass_, requests[i].is_batch, n_passed_over[i]) for i in order]
         chosen = [order[place] for place in choose(ready)]
         order = [i for i in order if i not in chosen] + chosen
         for i in range(len(requests)):

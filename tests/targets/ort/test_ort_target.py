@@ -41,7 +41,7 @@ def test_an_unknown_provider_is_named(name: Any) -> None:
 @pytest.mark.robustness
 def test_a_missing_provider_says_what_brings_it(bundle: Path) -> None:
     here = onnxruntime.get_available_providers()
-    name = next(place.name for place in DEVICE.places if place.stated not in here)
+    name = next(place.name for place in DEVICE.places if place.provider not in here)
     with pytest.raises(
         ConfigError, match=f"{name} is not here.* have cpu.*: it takes pip"
     ) as caught:
@@ -62,8 +62,8 @@ def test_a_provider_that_does_not_start_is_named(
 ) -> None:
     """ONNX Runtime goes on without a provider that fails, and says so on standard error only."""
     here = onnxruntime.get_available_providers()
-    name = next(place.name for place in DEVICE.places if place.stated not in here)
-    everyone = [place.stated for place in DEVICE.places]
+    name = next(place.name for place in DEVICE.places if place.provider not in here)
+    everyone = [place.provider for place in DEVICE.places]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: everyone)
     with (
         pytest.warns(UserWarning, match="not in available provider names"),
@@ -75,6 +75,6 @@ def test_a_provider_that_does_not_start_is_named(
 def test_providers_have_names_of_their_own() -> None:
     assert len(set(DEVICE.providers)) == len(DEVICE.places)
     for place in DEVICE.places:
-        assert DEVICE.place_stated(place.stated) is place
+        assert DEVICE.place_of(place.provider) is place
     with pytest.raises(ConfigError, match="no provider 'Abacus'"):
-        DEVICE.place_stated("Abacus")
+        DEVICE.place_of("Abacus")

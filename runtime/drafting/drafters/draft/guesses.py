@@ -49,15 +49,15 @@ class Guesses:
 
         value: probability that they are needed at all.
         """
-        found: list[Option] = []
-        while len(found) < most:
+        options: list[Option] = []
+        while len(options) < most:
             key, guess = self._find(before)
             value *= self._rates.get(len(key), 0.0)
             if guess is None or value < _WORTH:
                 break
-            found.append(guess)
+            options.append(guess)
             before = (*before[-1:], guess.token)
-        return found
+        return options
 
     def _find(self, before: Sequence[int]) -> tuple[Key, Option | None]:
         for n in (2, 1):

@@ -146,19 +146,19 @@ class OverlappedDrafting(TreeDrafting):
         return tree
 
     def verify(
-        self, wanted: Pass, context: DraftContext, tree: DraftTree, n_left: int
+        self, pass_: Pass, context: DraftContext, tree: DraftTree, n_left: int
     ) -> Passes[Rows]:
-        """Returns the rows of ``wanted``, and drafts on while the target computes them.
+        """Returns the rows of ``pass_``, and drafts on while the target computes them.
 
         The target keeps off the draft's processors meanwhile.
         """
         path = [node.token for node in tree.likeliest_chain().nodes]
         is_worthwhile = n_left > len(path) + 2  # the path, the token after it, a drafted one
         if self._asked is not context or not self._overlap.gauge.is_on or not is_worthwhile:
-            return (yield wanted)
+            return (yield pass_)
         self._start_ahead(context, path)
         try:
-            return (yield wanted)
+            return (yield pass_)
         finally:
             self._finish()
 

@@ -119,9 +119,9 @@ class EaglePasses(FeaturePasses):
         features = known.rows(first if is_start else first - 1, stop - 1)
         if is_start:  # whatever is before, it is not known
             features = np.concatenate([np.zeros((1, features.shape[1]), np.float32), features])
-        asked = (len(chunk) - 1,) if stop == len(text) else ()
+        logit_rows = (len(chunk) - 1,) if stop == len(text) else ()
         rows = yield Pass(
-            self.sequence, chunk, asked, (OUTPUT,), with_logits=with_logits, features=features
+            self.sequence, chunk, logit_rows, (OUTPUT,), with_logits=with_logits, features=features
         )
         self.sequence.commit(range(len(chunk)))
         self._outputs = {PREFIX: rows.hidden[OUTPUT][-1].copy()}

@@ -77,10 +77,10 @@ class ExitDrafting(TreeDrafting):
         return (yield from super().propose(context, budget))
 
     def verify(
-        self, wanted: Pass, context: DraftContext, tree: DraftTree, n_left: int
+        self, pass_: Pass, context: DraftContext, tree: DraftTree, n_left: int
     ) -> Passes[Rows]:
-        """Returns the rows of ``wanted``; what drafting computed of them is not computed again."""
-        return (yield from self.passes.verify(wanted))
+        """Returns the rows of ``pass_``; what drafting computed of them is not computed again."""
+        return (yield from self.passes.verify(pass_))
 
     def observe(self, context: DraftContext, outcome: RoundOutcome) -> None:
         """Learns how far probabilities can be believed; keeps what other exits may be asked of."""
@@ -112,7 +112,7 @@ class ExitDrafting(TreeDrafting):
         head = self.passes.head
         assert isinstance(head, BareHead)  # an adapter has one exit
         rows = yield from head.rows(np.concatenate(list(hidden.values())))
-        found = self._map.names[rows.stats.argmax].reshape(len(hidden), len(emitted))
-        for layer, tokens in zip(hidden, found, strict=True):
+        by_layer = self._map.names[rows.stats.argmax].reshape(len(hidden), len(emitted))
+        for layer, tokens in zip(hidden, by_layer, strict=True):
             choice.learn(layer, int((tokens == emitted).sum()), len(emitted))
         choice.count_look(rows.ms)

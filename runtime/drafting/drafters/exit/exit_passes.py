@@ -61,28 +61,28 @@ class ExitPasses(TargetPasses):
         self.cost.feed_ms += early.ms + rows.ms
         return rows
 
-    def verify(self, wanted: Pass) -> Passes[Rows]:
-        """Returns the rows of ``wanted``, of which the first layers are computed in part."""
-        rows, new = self._placed(wanted.tree)
+    def verify(self, pass_: Pass) -> Passes[Rows]:
+        """Returns the rows of ``pass_``, of which the first layers are computed in part."""
+        rows, new = self._placed(pass_.tree)
         sequence = self.sequence
         if not self._tokens or sequence.n_tokens + len(new) > sequence.context:
-            return (yield wanted)
+            return (yield pass_)
         early_ms = 0.0
         if len(new) > len(self._tokens):
             early_ms = (yield from self._compute(new)).ms
-        hidden = {i: np.concatenate(found)[rows] for i, found in self._hidden.items()}
+        hidden = {i: np.concatenate(chunks)[rows] for i, chunks in self._hidden.items()}
         sequence.arrange(rows)
         self.align(())
         late = yield Pass(
             sequence,
-            wanted.tree,
-            wanted.logit_rows,
-            [i for i in wanted.hidden_layers if i > self.layer],
-            with_logits=wanted.with_logits,
+            pass_.tree,
+            pass_.logit_rows,
+            [i for i in pass_.hidden_layers if i > self.layer],
+            with_logits=pass_.with_logits,
             layers=range(self.layer, sequence.model.n_layers),
             entry=hidden[self.layer],
         )
-        early = {i: hidden[i] for i in wanted.hidden_layers if i <= self.layer}
+        early = {i: hidden[i] for i in pass_.hidden_layers if i <= self.layer}
         return Rows(late.logits, late.hidden | early, late.row_stats, early_ms + late.ms)
 
     def _placed(self, tree: TokenTree) -> tuple[list[int], TokenTree]:

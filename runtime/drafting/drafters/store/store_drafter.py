@@ -83,11 +83,13 @@ class StoreDrafting:
 
 def _options(length: int, rows: Rows, depth: int) -> list[Option[tuple[int, Rows]]]:
     """Returns what follows at ``depth`` in ``rows``, which agree on all before."""
-    found = [row for row in rows if depth < len(row) and row[depth] != SEPARATOR]
-    if not found:
+    deeper = [row for row in rows if depth < len(row) and row[depth] != SEPARATOR]
+    if not deeper:
         return []
     kind = match_class(length, depth + 1)
     return [
-        Option(token, n / len(found), kind, (length, tuple(r for r in found if r[depth] == token)))
-        for token, n in Counter(row[depth] for row in found).most_common(_N_BRANCHES)
+        Option(
+            token, n / len(deeper), kind, (length, tuple(r for r in deeper if r[depth] == token))
+        )
+        for token, n in Counter(row[depth] for row in deeper).most_common(_N_BRANCHES)
     ]
