@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from edgedec.apps.serve.core import (
     Event,
     Likely,
     LineLimits,
+    PromptProgress,
     ReasoningDelta,
     ServeError,
     TextDelta,
@@ -41,7 +43,8 @@ class Job:
     """One answer that is to be written.
 
     is_echoed: the prompt comes first. is_silent: nothing is written behind it. with_origins: pieces
-    say who wrote them. lines: what ends it behind a line.
+    say who wrote them. with_progress: events say how much of the prompt is read. lines: what ends it
+    behind a line.
     """
 
     index: int
@@ -50,6 +53,7 @@ class Job:
     is_echoed: bool = False
     is_silent: bool = False
     with_origins: bool = False
+    with_progress: bool = False
     lines: LineLimits | None = None
 
 
@@ -62,6 +66,7 @@ class Writer:
         self._tell = tell
         self._stream: Stream | None = None
         self._is_stopped = False
+        self._begun_s = 0.0
 
     def open(self) -> None:
         """Makes the engine check the request; nothing is computed yet.
@@ -73,7 +78,10 @@ class Writer:
         if self._stream is None and not self._job.is_silent:
             with client_errors():
                 self._stream = self._engine.streams.open(
-                    found.tokens, self._job.config, is_answer=found.is_answer
+                    found.tokens,
+                    self._job.config,
+                    self._report if self._job.with_progress else None,
+                    is_answer=found.is_answer,
                 )
 
     def write(self) -> ServeError | None:
@@ -108,6 +116,7 @@ class Writer:
     def _follow_stream(self) -> None:
         self.open()
         job, stream = self._job, self._stream
+        self._begun_s = time.monotonic()
         assert stream is not None
         parser = OutputParser(job.index, job.prepared.tools)
         watch = LineWatch(job.lines or LineLimits())
@@ -135,6 +144,11 @@ class Writer:
             self._tell_all(parser.flush())
             reason = "length" if watch.is_over else _REASONS[stream.result.finish_reason]
             self._tell(_done(job.index, stream.result, parser.n_calls > 0, reason))
+
+    def _report(self, phase: str, n_read: int, n_prompt: int) -> None:
+        n_cached = 0 if self._stream is None else self._stream.n_reused_tokens
+        ms = 1000.0 * (time.monotonic() - self._begun_s)
+        self._tell(PromptProgress(self._job.index, n_prompt, n_cached, n_read, ms))
 
     def _echo(self) -> None:
         """Tells the prompt, token by token with how likely each was, if that is asked for."""

@@ -99,6 +99,7 @@ class CoreRequest:
     n: answers to each prompt.
     echo: each answer begins with its prompt. is_silent: and ends with it.
     with_origins: pieces of text say who wrote them.
+    with_progress: events say how much of the prompt is read.
     lines: ends answers behind a line, as clients of llama-server ask for.
     keep_alive_s: how long the model stays loaded afterwards; negative for ever, None as usual.
     """
@@ -110,6 +111,7 @@ class CoreRequest:
     echo: bool = False
     is_silent: bool = False
     with_origins: bool = False
+    with_progress: bool = False
     lines: LineLimits | None = None
     keep_alive_s: float | None = None
 
@@ -201,6 +203,20 @@ class CallDelta:
 
 
 @dataclass(frozen=True)
+class PromptProgress:
+    """How much of the prompt of answer ``index`` is read. Units: tokens, all from its beginning.
+
+    n_cached: computed before the request. ms: since reading began.
+    """
+
+    index: int
+    n_prompt: int
+    n_cached: int
+    n_read: int
+    ms: float
+
+
+@dataclass(frozen=True)
 class Done:
     """Answer ``index`` is complete. stop_text: what ended it, if that was a stop text."""
 
@@ -210,7 +226,7 @@ class Done:
     stop_text: str = ""
 
 
-Event = TextDelta | ReasoningDelta | CallDelta | Done
+Event = TextDelta | ReasoningDelta | CallDelta | PromptProgress | Done
 
 
 @dataclass
@@ -245,7 +261,7 @@ class Choice:
             if event.id:
                 self.calls.append(Call(event.id, event.name))
             self.calls[event.call].arguments += event.arguments
-        else:
+        elif isinstance(event, Done):
             self.reason, self.counts = event.reason, event.counts
             self.stop_text = event.stop_text
 

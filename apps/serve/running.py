@@ -150,6 +150,7 @@ class Runner:
                         request.echo,
                         request.is_silent,
                         request.with_origins,
+                        request.with_progress,
                         request.lines,
                     )
                 )

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from edgedec.apps.serve.api.endpoint import AnswerHead, Endpoint, Framer, ParsedRequest
 from edgedec.apps.serve.body_writer import TRANSPORT, BodyWriter
-from edgedec.apps.serve.core import Answer, Event, ServeError
+from edgedec.apps.serve.core import Answer, Event, PromptProgress, ServeError
 from edgedec.apps.serve.loosened_notes import LoosenedNotes
 from edgedec.apps.serve.metrics import Metrics
 from edgedec.apps.serve.model_registry import ModelRegistry, Offer
@@ -67,7 +67,8 @@ class Service:
         record = RECORD.get()
 
         def noting(event: Event) -> None:
-            record.note_token()
+            if not isinstance(event, PromptProgress):
+                record.note_token()
             take(event)
 
         offer = self._found(parsed.request.model)

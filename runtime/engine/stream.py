@@ -187,6 +187,11 @@ class Stream(Iterator[str]):
         return self._result is not None
 
     @property
+    def n_reused_tokens(self) -> int:
+        """Tokens of the prompt that the KV cache held already; 0 before the first pass."""
+        return self._state.stats.n_reused_tokens
+
+    @property
     def text(self) -> str:
         """The text so far."""
         return self._text.text

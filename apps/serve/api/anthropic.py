@@ -367,7 +367,7 @@ class MessagesFramer:
                 yield from self._in_block(event.id, _tool_use(event.id, event.name))
             if event.arguments:
                 yield self._delta(type="input_json_delta", partial_json=event.arguments)
-        else:
+        elif isinstance(event, Done):
             if self._index < 0:
                 yield from self._in_block("text", {"type": "text", "text": ""})
             yield from self._end_block()

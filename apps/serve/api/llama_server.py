@@ -30,6 +30,7 @@ from edgedec.apps.serve.core import (
     InfillPrompt,
     LineLimits,
     Prompt,
+    PromptProgress,
     ServeError,
     TextDelta,
 )
@@ -68,6 +69,7 @@ class Common(Sampling):
     response_fields: list[str] | None = None
     t_max_predict_ms: float | None = None
     n_indent: Natural | None = None
+    return_progress: bool | None = None
 
     def request(self, prompts: Sequence[Prompt]) -> CoreRequest:
         """Returns the request for ``prompts``. No tokens at all, a warm-up, becomes one."""
@@ -81,7 +83,14 @@ class Common(Sampling):
         if self.n_probs:
             settings["logprobs"] = self.n_probs
         lines = LineLimits(self.t_max_predict_ms or 0, self.n_indent or 0)
-        return CoreRequest(self.model, prompts, settings, self.n_cmpl or 1, lines=lines)
+        return CoreRequest(
+            self.model,
+            prompts,
+            settings,
+            self.n_cmpl or 1,
+            with_progress=bool(self.stream and self.return_progress),
+            lines=lines,
+        )
 
 
 class CompletionBody(Common):
@@ -204,6 +213,9 @@ class CompletionFramer:
         if isinstance(event, TextDelta):
             choice = Choice(tokens=list(event.tokens), text=event.text)
             yield openai.sse({"index": event.index, "stop": False, **_said(choice)})
+        elif isinstance(event, PromptProgress):
+            said = {"index": event.index, "content": "", "stop": False}
+            yield openai.sse({**said, **openai.progress(event)})
         elif isinstance(event, Done):
             yield openai.sse(_picked(_ending(self._model, event), self._fields))
 

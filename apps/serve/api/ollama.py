@@ -300,7 +300,7 @@ class LineFramer:
             if self._calls.calls:
                 yield self._line(self._calls, {"done": False})
             yield self._line(Choice(), _ending(event.reason, event.counts))
-        else:
+        elif isinstance(event, TextDelta | ReasoningDelta):
             yield self._line(_piece(event), {"done": False})
 
     def end(self) -> Iterable[bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from edgedec.apps.serve.api.endpoint import Document, json_bytes
-from edgedec.apps.serve.core import Counts, Done, ServeError
+from edgedec.apps.serve.core import Counts, Done, PromptProgress, ServeError
 
 DONE = b"data: [DONE]\n\n"
 
@@ -62,6 +62,12 @@ def timings(counts: Counts) -> dict[str, Any]:
         "method": counts.method,
         "lossless": counts.lossless,
     }
+
+
+def progress(read: PromptProgress) -> dict[str, Any]:
+    """Returns how much of a prompt is read, in llama-server's field."""
+    found = {"total": read.n_prompt, "cache": read.n_cached, "processed": read.n_read}
+    return {"prompt_progress": {**found, "time_ms": round(read.ms)}}
 
 
 def _rate(n_tokens: int, ms: float) -> float:

@@ -35,6 +35,7 @@ from edgedec.apps.serve.core import (
     Choice,
     CoreRequest,
     Event,
+    PromptProgress,
     ReasoningDelta,
     TextDelta,
     TokenInfo,
@@ -234,6 +235,7 @@ class ChatBody(Thinking, Continuing, Sampling):
     tool_choice: str | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     origins: bool | None = None
+    return_progress: bool | None = None
 
 
 def read(data: bytes, reply: AnswerHead) -> ParsedRequest:
@@ -253,7 +255,12 @@ def read(data: bytes, reply: AnswerHead) -> ParsedRequest:
     if body.prediction is not None:
         settings["prediction"] = content_text(body.prediction.content, False)
     request = CoreRequest(
-        body.model, [chat_prompt(body)], settings, body.n or 1, with_origins=bool(body.origins)
+        body.model,
+        [chat_prompt(body)],
+        settings,
+        body.n or 1,
+        with_origins=bool(body.origins),
+        with_progress=bool(body.stream and body.return_progress),
     )
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     head = _head(reply, body.model, "chat.completion.chunk")
@@ -430,6 +437,8 @@ class ChatFramer(openai.ChunkFramer):
             yield self._chunk(event.index, {"reasoning_content": event.text})
         elif isinstance(event, CallDelta):
             yield self._chunk(event.index, {"tool_calls": [_call_piece(event)]})
+        elif isinstance(event, PromptProgress):
+            yield self.chunk(event.index, {"delta": {}}, more=openai.progress(event))
         else:
             yield self.last_chunk(event, {"delta": {}})
 

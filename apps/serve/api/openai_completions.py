@@ -27,6 +27,7 @@ from edgedec.apps.serve.core import (
     Event,
     InfillPrompt,
     Prompt,
+    PromptProgress,
     TextDelta,
     TokenInfo,
     invalid,
@@ -48,6 +49,7 @@ class CompletionBody(Sampling):
     max_tokens: MaxTokens | None = None
     logprobs: NumLikeliest | None = None
     origins: bool | None = None
+    return_progress: bool | None = None
 
 
 def read(data: bytes, reply: AnswerHead) -> ParsedRequest:
@@ -71,6 +73,7 @@ def read(data: bytes, reply: AnswerHead) -> ParsedRequest:
         echo=bool(body.echo),
         is_silent=n_most == 0,
         with_origins=bool(body.origins),
+        with_progress=bool(body.stream and body.return_progress),
     )
     head = {"id": f"cmpl-{reply.id}", "object": "text_completion", "created": reply.created}
     head["model"] = body.model
@@ -143,6 +146,8 @@ class CompletionFramer(openai.ChunkFramer):
         if isinstance(event, TextDelta):
             said = {"text": event.text, **openai.origin_field(event.origin)}
             yield self.chunk(event.index, said, self._infos(event))
+        elif isinstance(event, PromptProgress):
+            yield self.chunk(event.index, {"text": ""}, more=openai.progress(event))
         elif isinstance(event, Done):
             yield self.last_chunk(event, {"text": ""})
 

@@ -4,6 +4,7 @@ import * as conversations from "./conversations.js";
 
 const SETTINGS = ["temperature", "top_p", "max_tokens", "seed"];
 const REDRAW_MS = 80;
+const PASSES = 16;  // whose speed says how long the rest of a prompt takes
 const at = id => document.getElementById(id);
 let open = conversations.all()[0] || conversations.create("");
 let controller = null;
@@ -149,6 +150,7 @@ function bodyOf(text, mode) {
   if (body.max_tokens === undefined) body.max_tokens = -1;  // completions would end after 16 tokens
   if (at("method").value) body.method = at("method").value;
   if (isColoured()) body.origins = true;
+  body.return_progress = true;
   if (mode === "text") return ["v1/completions", {...body, prompt: text}];
   return ["v1/chat/completions", {...body, messages: conversations.messages(open)}];
 }
@@ -194,6 +196,7 @@ async function follow(conversation, turn, path, body) {
   let n = 0, firstMs = 0, drawnMs = 0, end = "";
   try {
     for await (const event of events(path, body, at("key").value, controller.signal)) {
+      if (event.prompt_progress) wait.note(event.prompt_progress);
       const choice = event.choices[0];
       if (!choice) continue;
       const piece = (turn.mode === "chat" ? choice.delta.content : choice.text) || "";
@@ -233,19 +236,44 @@ async function follow(conversation, turn, path, body) {
   return "";
 }
 
-// What shows that something happens until the answer begins.
+// What shows how far the model has read, until the answer begins. The server reports it pass by pass.
 class Waiting {
   constructor() {
-    const startMs = performance.now();
-    this.row = element("p", "turn waiting", "Reading the prompt");
+    this.startMs = performance.now();
+    this.reports = [];  // [when, tokens read], of the latest passes
+    this.words = element("span", "");
+    this.bar = element("progress", "unseen");
+    this.bar.setAttribute("aria-label", "How much of the prompt is read");
+    this.row = element("p", "turn waiting", this.words, this.bar);
     at("log").append(this.row);
     toEnd();
     at("state").textContent = "";
     say("Reading the prompt.");
-    this.clock = setInterval(() => {
-      const s = Math.round((performance.now() - startMs) / 1000);
-      this.row.textContent = "Reading the prompt, " + s + " s";
-    }, 1000);
+    this.show();
+    this.clock = setInterval(() => this.show(), 1000);
+  }
+
+  note({total, cache, processed, time_ms: ms}) {
+    if (!this.reports.length) this.reports.push([0, cache]);
+    this.reports.push([ms, processed]);
+    if (this.reports.length > PASSES) this.reports.shift();
+    this.total = total;
+    this.show();
+  }
+
+  // Texts of a second or less show no numbers, which would only flicker.
+  show() {
+    const s = (performance.now() - this.startMs) / 1000;
+    const [firstMs, nFirst] = this.reports[0] || [0, 0], [lastMs, n] = this.reports.at(-1) || [0, 0];
+    let words = "Reading the prompt";
+    if (s >= 1 && this.total) {
+      this.bar.max = this.total;
+      this.bar.value = n;
+      this.bar.classList.remove("unseen");
+      words += ", " + Math.floor(100 * n / this.total) + " %";
+      if (n > nFirst && n < this.total) words += ", about " + leftOf((this.total - n) * (lastMs - firstMs) / (n - nFirst));
+    } else if (s >= 1) words += ", " + Math.round(s) + " s";
+    this.words.textContent = words;
   }
 
   // Returns whether it was still there.
@@ -256,6 +284,11 @@ class Waiting {
     this.row.remove();
     return isShown;
   }
+}
+
+function leftOf(ms) {
+  const s = Math.max(1, Math.round(ms / 1000));
+  return (s < 100 ? s + " s" : Math.round(s / 60) + " min") + " left";
 }
 
 function cut() {

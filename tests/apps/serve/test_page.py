@@ -125,6 +125,24 @@ def test_an_answer_is_stopped(server: Any, browser: Browser, until: Until) -> No
     until(lambda: server.service.n_running == 0)
 
 
+def test_how_much_of_a_prompt_is_read(server: Any, browser: Browser, until: Until) -> None:
+    begin(browser, server, until)
+    # Numbers appear after a second, which this clock makes short.
+    browser.run(
+        "const now = performance.now.bind(performance); performance.now = () => 1000 * now();"
+        "window.seen = []; new MutationObserver(() => window.seen.push("
+        "document.querySelector('.waiting')?.textContent))"
+        ".observe(document.getElementById('log'), {childList: true, subtree: true})"
+    )
+    send(browser, "A bird" + " and then one more" * 150, max_tokens=1)
+    until(answered(browser))
+    seen = browser.run("window.seen.filter(text => text?.includes('%'))")
+    numbers = [int(text.split()[3]) for text in seen]
+    assert len(set(numbers)) > 2 and numbers == sorted(numbers)
+    assert any(re.fullmatch(r"Reading the prompt, \d+ %, about \d+ s left", one) for one in seen)
+    assert text_of(browser, ".waiting") == ""
+
+
 def test_problems_are_shown(server: Any, browser: Browser, until: Until) -> None:
     begin(browser, server, until)
     send(browser, "Hello", method="magic")
