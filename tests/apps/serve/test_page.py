@@ -138,7 +138,8 @@ def test_how_much_of_a_prompt_is_read(server: Any, browser: Browser, until: Unti
     until(answered(browser))
     seen = browser.run("window.seen.filter(text => text?.includes('%'))")
     numbers = [int(text.split()[3]) for text in seen]
-    assert len(set(numbers)) > 2 and numbers == sorted(numbers)
+    assert len(set(numbers)) > 2
+    assert numbers == sorted(numbers)
     assert any(re.fullmatch(r"Reading the prompt, \d+ %, about \d+ s left", one) for one in seen)
     assert text_of(browser, ".waiting") == ""
 

@@ -37,12 +37,15 @@ def test_openai_s_client_reads_the_progress_of_a_chat(server: Any, engine: Engin
     found = progress_of([chunk.to_dict() for chunk in chunks])
     n_prompt = len(engine.encode(messages))
     reads = [one["processed"] for one in found]
-    assert len(reads) > 2 and reads == sorted(set(reads)) and reads[-1] == n_prompt
+    assert len(reads) > 2
+    assert reads == sorted(set(reads))
+    assert reads[-1] == n_prompt
     assert {one["total"] for one in found} == {n_prompt}
     assert len({one["cache"] for one in found}) == 1
     assert found[0]["cache"] < reads[0]
     times = [one["time_ms"] for one in found]
-    assert times == sorted(times) and times[-1] > 0
+    assert times == sorted(times)
+    assert times[-1] > 0
     # The answer is what it is without, and what the client adds up is no different.
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     plain = list(client.chat.completions.create(stream=True, **asked))
@@ -79,4 +82,5 @@ def test_other_interfaces(server: Any, path: str, fields: dict[str, Any]) -> Non
 def test_whole_answers_have_none(server: Any) -> None:
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, **ASKED}
     status, answer = server.ask("POST", "/v1/chat/completions", body)
-    assert status == 200 and "prompt_progress" not in answer
+    assert status == 200
+    assert "prompt_progress" not in answer
