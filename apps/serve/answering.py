@@ -43,8 +43,8 @@ class Job:
     """One answer that is to be written.
 
     is_echoed: the prompt comes first. is_silent: nothing is written behind it. with_origins: pieces
-    say who wrote them. with_progress: events say how much of the prompt is read. lines: what ends it
-    behind a line.
+    say who wrote them. with_progress: events say how much of the prompt is read. lines: what ends
+    it behind a line.
     """
 
     index: int
