@@ -58,11 +58,11 @@ class Alternatives:
         )
         completions = self._engine.suggest(tokens, config, check)
         ms = 1000 * (time.perf_counter() - started_s)
-        found: dict[str, Offer] = {}
-        for one in completions:
-            text = one.text if self._config.is_block else first_line(one.text)
+        offers: dict[str, Offer] = {}
+        for completion in completions:
+            text = completion.text if self._config.is_block else first_line(completion.text)
             text = without_repeats(text, window.before.rpartition("\n")[2], window.after)
             if text.strip():
-                offer = Offer(text, version, True, one.probability, ms, ((text, TARGET),))
-                found.setdefault(text, offer)
-        return list(found.values())
+                offer = Offer(text, version, True, completion.probability, ms, ((text, TARGET),))
+                offers.setdefault(text, offer)
+        return list(offers.values())

@@ -101,13 +101,13 @@ class Answer:
     @property
     def parts(self) -> tuple[tuple[str, str], ...]:
         """What is on offer, by origin: as of `Offer.parts`."""
-        found: list[tuple[str, str]] = []
+        parts: list[tuple[str, str]] = []
         for piece, text in self._on_offer():
-            if found and found[-1][1] == piece.origin:
-                found[-1] = found[-1][0] + text, piece.origin
+            if parts and parts[-1][1] == piece.origin:
+                parts[-1] = parts[-1][0] + text, piece.origin
             else:
-                found.append((text, piece.origin))
-        return tuple(found)
+                parts.append((text, piece.origin))
+        return tuple(parts)
 
     def note_shown(self) -> None:
         """What is on offer is seen."""
@@ -126,7 +126,7 @@ class Answer:
 
     def advance(self) -> bool:
         """Computes the next piece; returns False at the end, or where it is likely to be wrong."""
-        piece = next((one for one in self._coming if not one.is_provisional), None)
+        piece = next((piece for piece in self._coming if not piece.is_provisional), None)
         signal = self.stream.signal
         log_prob = 0.0 if signal is None else math.log(max(signal.top_prob, 1e-30))
         is_news = len(self.text) >= len(self._half_word)

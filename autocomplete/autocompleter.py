@@ -350,15 +350,17 @@ class Autocompleter:
     def _look_for_alternatives(self) -> None:
         with self._changed:
             n, self._n_asked = self._n_asked, 0
-            asked, place, version = self._asked, self._place, self._version
+            request, place, version = self._asked, self._place, self._version
         self._end()  # what it has read is the alternatives' as well
         try:
-            found = self._alternatives.find(place, version, n, lambda: not asked.cancelled())
+            alternatives = self._alternatives.find(
+                place, version, n, lambda: not request.cancelled()
+            )
         except (Unwanted, KeyboardInterrupt):
-            asked.cancel()
+            request.cancel()
             return
         with suppress(InvalidStateError):  # it may be cancelled in between
-            asked.set_result(found)
+            request.set_result(alternatives)
 
     def _rest(self, busy_s: float) -> None:
         """Waits for so long that ``busy_s`` is no more than the share of idle time allowed."""

@@ -119,23 +119,23 @@ class PromptLayout:
 
     def split(self, window: Window) -> tuple[Window, str]:
         """Returns ``window`` without the half word before the cursor, and that."""
-        found = _HALF_WORD.search(window.before) if self._pieces.keeps_spaces else None
-        half = found.group() if found and found.start() else ""
+        match = _HALF_WORD.search(window.before) if self._pieces.keeps_spaces else None
+        half = match.group() if match and match.start() else ""
         whole = window.before.removesuffix(half)
         return replace(window, before=whole), half
 
     def prompt(self, window: Window) -> list[int]:
         """Returns the tokens of a window; none where there is nothing to read."""
         before = self._encode(window.before)
-        others = [token for one in window.others for token in self._read(one)]
+        others = [token for other in window.others for token in self._read(other)]
         if self.infill is None:
             return [*self._start_tokens, *others, *before] if before else []
         after = self._encode(window.after)[: self._n_after]
         if not (before or after):
             return []
-        own = self._read(Excerpt(window.name, "")) if others else []
+        head = self._read(Excerpt(window.name, "")) if others else []
         infill = self.infill.typing_prompt(before, after)
-        return [*self._start_tokens, *others, *own, *infill]
+        return [*self._start_tokens, *others, *head, *infill]
 
     def forget(self, name: str) -> None:
         """Forgets a document that was closed."""
@@ -160,7 +160,7 @@ class PromptLayout:
         near = text[max(0, at - _NEAR) : at + _NEAR // 2]
         n_own = len(self._read(Excerpt(document.name, "")))
         return self.others.choose(
-            document.name, near, self._n_others - n_own, lambda one: len(self._read(one))
+            document.name, near, self._n_others - n_own, lambda other: len(self._read(other))
         )
 
     def _read(self, excerpt: Excerpt) -> list[int]:
@@ -180,8 +180,8 @@ class PromptLayout:
         start = known.start - document.offset
         if earliest <= start <= document.cursor and document.text.startswith(known.text, start):
             return start
-        found = document.text.rfind(known.text, earliest, document.cursor) if known.text else -1
-        return found if found >= 0 else None
+        at = document.text.rfind(known.text, earliest, document.cursor) if known.text else -1
+        return at if at >= 0 else None
 
     def _later(self, document: Document, start: int) -> int:
         """Returns a beginning that leaves three quarters of the tokens."""

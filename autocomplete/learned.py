@@ -102,18 +102,18 @@ class LearnedOffers:
 
     def _read(self, path: Path) -> None:
         try:
-            given = json.loads(path.read_bytes())
+            content = json.loads(path.read_bytes())
         except FileNotFoundError:
             return
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"cannot read {path}: {error}; remove it") from None
-        read = Fields(given, str(path), ConfigError)
+        read = Fields(content, str(path), ConfigError)
         names = ("n_characters", "n_right", "n_wrong")
         read.exactly({"version", *names})
         if (version := read.integer("version")) != 2:
             read.fail("version", version, "2")
-        found = [_counts(read, name) for name in names]
-        self._n_characters, self._n_right, self._n_wrong = found
+        counts = [_counts(read, name) for name in names]
+        self._n_characters, self._n_right, self._n_wrong = counts
 
 
 def _counts(read: Fields, name: str) -> list[float]:

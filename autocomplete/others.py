@@ -67,7 +67,8 @@ class OtherDocuments:
         """Says whether all of ``excerpts`` still stand in their documents."""
         with self._lock:
             return all(
-                one.name in self._seen and one.text in self._seen[one.name].text for one in excerpts
+                excerpt.name in self._seen and excerpt.text in self._seen[excerpt.name].text
+                for excerpt in excerpts
             )
 
     def choose(
@@ -86,15 +87,15 @@ class OtherDocuments:
         with self._lock:
             others = [seen for seen in self._seen.values() if seen.name != name]
         n_having = Counter(word for seen in others for _, words in seen.parts for word in words)
-        wanted = frozenset(_WORD.findall(near))
-        found = [
-            (sum(1 / n_having[word] for word in words & wanted), i, j)
+        nearby = frozenset(_WORD.findall(near))
+        scored = [
+            (sum(1 / n_having[word] for word in words & nearby), i, j)
             for i, seen in enumerate(others)
             for j, (_, words) in enumerate(seen.parts)
-            if words - wanted
+            if words - nearby
         ]
         chosen: list[tuple[int, int]] = []
-        for score, i, j in sorted(found, reverse=True):
+        for score, i, j in sorted(scored, reverse=True):
             price = cost(Excerpt(others[i].name, others[i].parts[j][0]))
             if score > 0 and price <= n_tokens:
                 n_tokens -= price

@@ -50,8 +50,8 @@ def _without_rest(line: str, line_before: str, rest: str) -> str:
         return line[:at].rstrip() if at < len(line) and rest[0].isspace() else line[:at]
     if first in _QUOTES and line_before.count(first) % 2 == 1:
         # One behind a backslash ends nothing.
-        found = re.match(rf"(?:[^{first}\\]|\\.)*", line)
-        return found[0] if found else line
+        match = re.match(rf"(?:[^{first}\\]|\\.)*", line)
+        return match[0] if match else line
     for behind in dict.fromkeys((rest, rest.lstrip())):
         for n in range(min(len(stripped), len(behind)), 0, -1):
             # Part of a word, or a quote, may begin like the rest without repeating it.
@@ -79,13 +79,13 @@ def _end_of_element(text: str, line_before: str, after: str) -> int:
     if tag is None:
         return len(text)
     depth = 0
-    for found in re.finditer(rf"<(/?){re.escape(tag[1])}(?=[\s>/])[^<>]*(?<!/)>", text):
-        depth += -1 if found[1] else 1
+    for match in re.finditer(rf"<(/?){re.escape(tag[1])}(?=[\s>/])[^<>]*(?<!/)>", text):
+        depth += -1 if match[1] else 1
         if depth < 0:
-            line = text[: found.start()].rpartition("\n")[2]
-            is_first = line == text[: found.start()]
+            line = text[: match.start()].rpartition("\n")[2]
+            is_first = line == text[: match.start()]
             is_alone = not (line.strip() or (is_first and line_before.strip()))
-            return found.start() - (len(line) if is_alone and after[:1] in "\r\n" else 0)
+            return match.start() - (len(line) if is_alone and after[:1] in "\r\n" else 0)
     return len(text)
 
 
@@ -234,16 +234,16 @@ def _open_ends(lines: list[str], start: int) -> list[tuple[int, str]]:
 
     start: of the first line, characters that stand before the text.
     """
-    found, depth = [], 0
+    ends, depth = [], 0
     for n, line in enumerate(lines):
         part = line[start:] if n == 0 else line
         first = part.strip()[:1]
         if first in _OPENERS and depth == 0:
-            found.append((n, line))
+            ends.append((n, line))
         for character in _without_quoted(part):
             depth += (character in _OPENERS.values()) - (character in _OPENERS)
         depth = max(depth, 0)
-    return found
+    return ends
 
 
 def _without_quoted(line: str) -> str:
@@ -260,10 +260,10 @@ def _is_at_margin(line: str) -> bool:
 
 def _head_of(line: str) -> str | None:
     """Returns how a line defines a function: all before its arguments. None if it does not."""
-    found = _HEAD.match(line.strip())
-    if found is None or found[1] in _NO_HEADS or " " not in found[1]:
+    match = _HEAD.match(line.strip())
+    if match is None or match[1] in _NO_HEADS or " " not in match[1]:
         return None
-    return _indent(line) + " ".join(found[1].split())
+    return _indent(line) + " ".join(match[1].split())
 
 
 def _filled(lines: list[str]) -> list[str]:

@@ -179,8 +179,8 @@ class ExportConfig:
 
     def device_of(self, kind: str) -> DeviceTarget:
         """Returns what the model of this kind is made for."""
-        own = self.draft.device_target if kind == DRAFT_MODEL and self.draft else None
-        return device_target(own or self.device_target)
+        draft_device = self.draft.device_target if kind == DRAFT_MODEL and self.draft else None
+        return device_target(draft_device or self.device_target)
 
     def compiler_of(self, kind: str) -> str:
         """Returns who makes the graph of the model of this kind."""

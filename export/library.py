@@ -57,8 +57,8 @@ class Library:
 
     def pulled(self) -> list[Pulled]:
         """Returns the models that were pulled, by name; damaged records are left out."""
-        found = [_read(path) for path in sorted(self._records.glob("*.json"))]
-        return [record for record in found if record is not None]
+        pulled = [_read(path) for path in sorted(self._records.glob("*.json"))]
+        return [record for record in pulled if record is not None]
 
     def find(self, name: str) -> Pulled | None:
         """Returns the pulled model ``name``, None if there is none."""
@@ -123,8 +123,10 @@ def user_library() -> Library:
     return Library(Path(platformdirs.user_cache_dir("edgedec")))
 
 
-def _record(found: Fetched) -> Pulled:
-    return Pulled(str(found.name), str(found.source), found.revision, found.licence, found.n_bytes)
+def _record(fetched: Fetched) -> Pulled:
+    return Pulled(
+        str(fetched.name), str(fetched.source), fetched.revision, fetched.licence, fetched.n_bytes
+    )
 
 
 def _read(path: Path) -> Pulled | None:

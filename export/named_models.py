@@ -118,7 +118,7 @@ def _cached_name(path: Path) -> str:
     """Returns the name of the bundle of a file or folder, another one once its files change."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     stats = [(file.name, file.stat()) for file in files if file.is_file()]
-    state = [(name, found.st_size, found.st_mtime_ns) for name, found in stats]
+    state = [(name, status.st_size, status.st_mtime_ns) for name, status in stats]
     return f"{_cached_prefix(path)}{_digest(repr(state))}"
 
 

@@ -47,8 +47,8 @@ def message_classes(
                     kind.value.add(name=value, number=number)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = {name: pool.FindMessageTypeByName(f"{package}.{name}") for name in messages}
-    return {name: message_factory.GetMessageClass(kind) for name, kind in found.items()}
+    classes = {name: pool.FindMessageTypeByName(f"{package}.{name}") for name in messages}
+    return {name: message_factory.GetMessageClass(kind) for name, kind in classes.items()}
 
 
 def _fields(text: str, package: str) -> Iterator[dict[str, Any]]:
@@ -56,10 +56,10 @@ def _fields(text: str, package: str) -> Iterator[dict[str, Any]]:
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Kinds
 
     for line in text.split(";"):
-        found = _FIELD.fullmatch(line.strip())
-        if found is None:
+        match = _FIELD.fullmatch(line.strip())
+        if match is None:
             raise ValueError(f"got the field '{line.strip()}', expected 'type name = number'")
-        repeated, kind, name, number, option, value = found.groups()
+        repeated, kind, name, number, option, value = match.groups()
         label = Kinds.LABEL_REPEATED if repeated else Kinds.LABEL_OPTIONAL
         field = {"name": name, "number": int(number), "label": label}
         if kind in _PRIMITIVE:

@@ -257,8 +257,8 @@ class Trainer:
             log_probs = functional.log_softmax(of_step.float(), -1)
             first = batch.tokens.shape[1] - of_step.shape[1]
             targets, p, is_real = (part[:, first:] for part in known)
-            found = log_probs.gather(-1, targets.clamp(min=0))
-            total = total + share * self._loss_of(found, p, is_real)
+            chosen = log_probs.gather(-1, targets.clamp(min=0))
+            total = total + share * self._loss_of(chosen, p, is_real)
             weight += share
         return total / weight
 
@@ -316,23 +316,23 @@ class Trainer:
 
     def _load(self) -> None:
         """Goes on from the file, if there is one of this training."""
-        if (found := self._file.load()) is None:
+        if (state := self._file.load()) is None:
             return
         for name, p in self._head.trained().items():
             with torch.no_grad():
-                p.copy_(torch.from_numpy(found[f"now/{name}"]))
+                p.copy_(torch.from_numpy(state[f"now/{name}"]))
             keys = ("step", "exp_avg", "exp_avg_sq")
-            if f"exp_avg/{name}" in found:
+            if f"exp_avg/{name}" in state:
                 self._optimizer.state[p] = {
-                    key: torch.tensor(found[f"{key}/{name}"], device=self._device) for key in keys
+                    key: torch.tensor(state[f"{key}/{name}"], device=self._device) for key in keys
                 }
-        self._step = int(found["step"])
-        self._before = float(found["before"]) if "before" in found else None
-        if "by_depth" in found:
-            weights = {name: found[f"best/{name}"] for name in self._head.trained()}
-            by_kind = dict(zip(found["kinds"].tolist(), found["by_kind"].tolist(), strict=True))
-            depths = tuple(found["by_depth"].tolist())
-            self._best = weights, Measured(depths, float(found["covered"]), by_kind)
+        self._step = int(state["step"])
+        self._before = float(state["before"]) if "before" in state else None
+        if "by_depth" in state:
+            weights = {name: state[f"best/{name}"] for name in self._head.trained()}
+            by_kind = dict(zip(state["kinds"].tolist(), state["by_kind"].tolist(), strict=True))
+            depths = tuple(state["by_depth"].tolist())
+            self._best = weights, Measured(depths, float(state["covered"]), by_kind)
 
 
 def measure(
@@ -349,12 +349,13 @@ def measure(
         batch = batch_of([text])
         with _half_precision(batch.hidden.device):
             logits = head(batch.tokens, batch.hidden, n_steps)
-        wanted = batch.targets[0, :, 0]
+        targets = batch.targets[0, :, 0]
         right = [
-            of_step[0].argmax(-1) == wanted[len(wanted) - of_step.shape[1] :] for of_step in logits
+            of_step[0].argmax(-1) == targets[len(targets) - of_step.shape[1] :]
+            for of_step in logits
         ]
-        n_covered += int((wanted >= 0).sum())
-        n_tokens += len(wanted)
+        n_covered += int((targets >= 0).sum())
+        n_tokens += len(targets)
         counts = kinds.setdefault(text.kind, [0, 0])
         counts[0] += int(right[0].sum())
         counts[1] += len(right[0])
@@ -368,10 +369,10 @@ def measure(
     )
 
 
-def _places(ids: npt.NDArray[np.int64], wanted: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Returns the places of ``wanted`` among rising ``ids``, -1 for those that are not there."""
-    places = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    return np.where(ids[places] == wanted, places, -1)
+def _places(ids: npt.NDArray[np.int64], targets: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """Returns the places of ``targets`` among rising ``ids``, -1 for those that are not there."""
+    places = np.minimum(np.searchsorted(ids, targets), len(ids) - 1)
+    return np.where(ids[places] == targets, places, -1)
 
 
 def _array(values: Tensor) -> npt.NDArray[Any]:

@@ -77,8 +77,8 @@ def _with_rest(probs: Tensor, known: Tensor) -> Tensor:
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
     """Returns KL(p || q) of each row; where both are 0, nothing."""
-    one = torch.ones_like(p)
-    ratio = torch.where(p > 0, p, one).log() - torch.where(q > 0, q, one).log()
+    unit = torch.ones_like(p)
+    ratio = torch.where(p > 0, p, unit).log() - torch.where(q > 0, q, unit).log()
     return (p * ratio).sum(-1)
 
 

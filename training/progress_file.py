@@ -27,9 +27,9 @@ class ProgressFile:
     def load(self) -> dict[str, npt.NDArray[Any]] | None:
         """Returns the arrays of an earlier run of the same training; None without one."""
         try:
-            with np.load(self.path, allow_pickle=False) as found:
-                if str(found[_KEY]) == self._key:
-                    return {name: found[name] for name in found.files if name != _KEY}
+            with np.load(self.path, allow_pickle=False) as archive:
+                if str(archive[_KEY]) == self._key:
+                    return {name: archive[name] for name in archive.files if name != _KEY}
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             pass
         return None

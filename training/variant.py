@@ -17,7 +17,7 @@ def put_variant(
     bundle: Path,
     manifest: BundleManifest,
     gone: Collection[str],
-    own: Collection[str],
+    own_files: Collection[str],
     write: Callable[[Path], None],
     destination: Path,
     is_overwrite_allowed: bool,
@@ -41,7 +41,7 @@ def put_variant(
         for path in files:
             _link(bundle / path, folder / path)
         write(folder)
-        for path in own:
+        for path in own_files:
             if path not in files:
                 written = folder / path
                 files[path] = FileEntry(written.stat().st_size, file_sha256(written))

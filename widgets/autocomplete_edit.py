@@ -269,15 +269,15 @@ class AutocompleteEdit(QPlainTextEdit):
 
 def _first_word(text: str) -> str:
     """Returns the first word of ``text``, with what is blank before it."""
-    found = _WORD.match(text)
-    return text if found is None else found[0]
+    match = _WORD.match(text)
+    return text if match is None else match[0]
 
 
 def _without(parts: tuple[Part, ...], n: int) -> list[Part]:
     """Returns ``parts`` without their first ``n`` characters."""
-    found = []
+    kept = []
     for text, colour in parts:
         if rest := text[n:]:
-            found.append((rest, colour))
+            kept.append((rest, colour))
         n = max(0, n - len(text))
-    return found
+    return kept

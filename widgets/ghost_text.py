@@ -74,13 +74,17 @@ class GhostText:
         if ghost is None:
             return None
         block = self._anchor.block()
-        for one in (block, block.previous(), block.next()):  # lines may have been joined, or parted
-            if one.isValid() and (n_seen := n_units(one.layout().preeditAreaText())):
-                at, layout = one.layout().preeditAreaPosition(), one.layout()
+        for neighbour in (
+            block,
+            block.previous(),
+            block.next(),
+        ):  # lines may have been joined, or parted
+            if neighbour.isValid() and (n_seen := n_units(neighbour.layout().preeditAreaText())):
+                at, layout = neighbour.layout().preeditAreaPosition(), neighbour.layout()
                 kept, _ = _parted(layout.formats(), at, n_seen)
                 layout.setPreeditArea(-1, "")
                 layout.setFormats(kept)
-                _lay_out(one)
+                _lay_out(neighbour)
         return ghost
 
     def typed_since(self) -> str | None:
@@ -103,9 +107,9 @@ def format_line(block: QTextBlock, ranges: Sequence[tuple[int, int, QTextCharFor
     layout = block.layout()
     at, n_seen = layout.preeditAreaPosition(), n_units(layout.preeditAreaText())
     before, ghosts = _parted(layout.formats(), at, n_seen)
-    if [(one.start, one.length, one.format) for one in before] == list(ranges):
+    if [(span.start, span.length, span.format) for span in before] == list(ranges):
         return
-    layout.setFormats([*_shifted([_range(*one) for one in ranges], at, n_seen), *ghosts])
+    layout.setFormats([*_shifted([_range(*span) for span in ranges], at, n_seen), *ghosts])
     _lay_out(block)
 
 
@@ -123,11 +127,11 @@ def _shifted(ranges: Sequence[_Range], at: int, n: int) -> list[_Range]:
     """Returns the ranges of a line into which ``n`` units were put."""
     return [
         _range(
-            one.start + n * (one.start >= at),
-            one.length + n * (one.start < at < one.start + one.length),
-            one.format,
+            span.start + n * (span.start >= at),
+            span.length + n * (span.start < at < span.start + span.length),
+            span.format,
         )
-        for one in ranges
+        for span in ranges
     ]
 
 
@@ -135,27 +139,27 @@ def _parted(ranges: Sequence[_Range], at: int, n: int) -> tuple[list[_Range], li
     """Returns the ranges of a line as they are without ``n`` units in it, and those within them."""
     if n == 0:
         return list(ranges), []
-    within = [one for one in ranges if at <= one.start and one.start + one.length <= at + n]
+    within = [span for span in ranges if at <= span.start and span.start + span.length <= at + n]
     others = [
         _range(
-            one.start - n * (one.start >= at + n),
-            one.length - n * (one.start < at < one.start + one.length),
-            one.format,
+            span.start - n * (span.start >= at + n),
+            span.length - n * (span.start < at < span.start + span.length),
+            span.format,
         )
-        for one in ranges
-        if one not in within
+        for span in ranges
+        if span not in within
     ]
     return others, within
 
 
 def _ranges(at: int, parts: Sequence[Part]) -> list[_Range]:
-    found = []
+    spans = []
     for text, colour in parts:
         format = QTextCharFormat()
         format.setForeground(colour)
-        found.append(_range(at, n_units(text), format))
+        spans.append(_range(at, n_units(text), format))
         at += n_units(text)
-    return found
+    return spans
 
 
 def _range(start: int, length: int, format: QTextCharFormat) -> _Range:

@@ -114,8 +114,8 @@ class Suggester(QObject):
             return
         self._others_receiver, version = receiver, self._version
         with suppress(SessionError):  # the next `ask` reports it
-            found = self.completer.alternatives()
-            found.add_done_callback(lambda done: self._hear_others(version, done))
+            alternatives = self.completer.alternatives()
+            alternatives.add_done_callback(lambda done: self._hear_others(version, done))
 
     def pause(self) -> None:
         """Computes nothing until somebody asks; an answer that is under way goes on then."""

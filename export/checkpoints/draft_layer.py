@@ -37,7 +37,7 @@ def find_draft_layer(
     }
     if not places:
         raise UnsupportedModelError(f"edgedec knows none for the family {config.family}")
-    numbers = {found[1] for name in stored if (found := _NUMBER.match(name))}
+    numbers = {match[1] for name in stored if (match := _NUMBER.match(name))}
     if len(numbers) > 1:
         raise UnsupportedModelError(f"there are {len(numbers)}, expected 1")
     check_weights(config.family, places, stored)

@@ -103,10 +103,10 @@ class OfExpert:
         if low >= high:
             return values
         alone = dataclasses.replace(weight, shape=(n, k), hf=SourceWeight(""))
-        found = np.array(values, np.float32)
+        edited = np.array(values, np.float32)
         ours = slice(low - start, high - start)
-        found[ours] = self.edit.edited(found[ours], alone, low - first, high - first)
-        return found
+        edited[ours] = self.edit.edited(edited[ours], alone, low - first, high - first)
+        return edited
 
 
 def stacked_sources(weights: Mapping[str, Weight], name: str) -> dict[str, SourceWeight]:
@@ -114,18 +114,18 @@ def stacked_sources(weights: Mapping[str, Weight], name: str) -> dict[str, Sourc
 
     transformers 5 stacks gates above up projections where directories have a tensor each.
     """
-    found = {ours: w.hf for ours, w in weights.items() if w.hf.n_experts and w.hf.name == name}
-    if found or not (stated := _STACKED.fullmatch(name)):
-        return found
+    sources = {ours: w.hf for ours, w in weights.items() if w.hf.n_experts and w.hf.name == name}
+    if sources or not (match := _STACKED.fullmatch(name)):
+        return sources
     first_row = 0
-    for part in _PARTS[stated[2]]:
-        ours = f"layers.{stated[1]}.mlp.experts.{part}.weight"
+    for part in _PARTS[match[2]]:
+        ours = f"layers.{match[1]}.mlp.experts.{part}.weight"
         if ours not in weights or "{expert}" not in weights[ours].hf.name:
             return {}
         n_experts = weights[ours].hf.n_experts
-        found[ours] = SourceWeight(name, n_experts, first_row=first_row)
+        sources[ours] = SourceWeight(name, n_experts, first_row=first_row)
         first_row += weights[ours].shape[0] // n_experts
-    return found
+    return sources
 
 
 def stacked_shape(

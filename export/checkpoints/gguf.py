@@ -120,11 +120,11 @@ class GgufCheckpoint:
     @property
     def sampling(self) -> dict[str, Any]:
         """The sampling that ``general.sampling.*`` recommends; most files state none."""
-        stated = {
+        settings = {
             key: self._fields.optional(f"general.sampling.{theirs}", self._fields.number)
             for key, theirs in _SAMPLING.items()
         }
-        kept: dict[str, Any] = {key: value for key, value in stated.items() if value is not None}
+        kept: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
         if "top_k" in kept:
             kept["top_k"] = self._fields.integer("general.sampling.top_k")
         return {"do_sample": kept.get("temperature", 0) > 0, **usable(kept)} if kept else {}
@@ -143,12 +143,12 @@ class GgufCheckpoint:
     def embedding(self) -> PublishedEmbedding | None:
         """What ``pooling_type`` states; None where it is missing or none."""
         architecture = self._fields.text("general.architecture")
-        stated = self._fields.integer(f"{architecture}.pooling_type", 0)
-        if stated not in _POOLINGS:
+        pooling = self._fields.integer(f"{architecture}.pooling_type", 0)
+        if pooling not in _POOLINGS:
             return None
         dense = tuple(self._dense(name) for name in DENSE_TENSORS if name in self._tensors)
         shapes = tuple(layer.shape for layer in dense)
-        return PublishedEmbedding(EmbeddingConfig(_POOLINGS[stated], dense=shapes), dense)
+        return PublishedEmbedding(EmbeddingConfig(_POOLINGS[pooling], dense=shapes), dense)
 
     def _dense(self, name: str) -> DenseLayer:
         tensor = self._tensors[name]
@@ -223,15 +223,15 @@ class GgufCheckpoint:
         return self._tensors[self._map[name][1].name].type
 
     def _rope_factors(self, header: GgufHeader) -> dict[str, tuple[float, ...]]:
-        found = {}
+        factors = {}
         for name in ROPE_FACTOR_NAMES:
             if (tensor := header.tensors.get(name)) is None:
                 continue
             if len(tensor.shape) != 1 or tensor.shape[0] > MAX_ROPE_FACTORS:
                 raise CheckpointError(f"{name} has shape {list(tensor.shape)}, expected one row")
             values = tensor.type.plain(tensor.rows()).dequantize()[0]
-            found[name] = tuple(values.tolist())
-        return found
+            factors[name] = tuple(values.tolist())
+        return factors
 
 
 def _without_ones(shape: tuple[int, ...]) -> list[int]:

@@ -145,18 +145,18 @@ class _Cursor:
             raise self.error(f"{what} has {n} strings, expected at most {MAX_STRINGS}")
         data, size, position = self.data, self.size, self.position
         read, width = _LENGTH.unpack_from, _LENGTH.size
-        found: list[bytes] = []
+        strings: list[bytes] = []
         # The body is inlined: tokens and merges come in hundreds of thousands.
         for _ in range(n):
             start = position + width
             if start > size or (length := read(data, position)[0]) > size - start:
-                raise self.error(f"{what} is cut off after {len(found)} of {n} strings")
+                raise self.error(f"{what} is cut off after {len(strings)} of {n} strings")
             if length > MAX_STRING_BYTES:
                 raise self.error(f"{what} holds a string of {length} bytes")
             position = start + length
-            found.append(data[start:position])
+            strings.append(data[start:position])
         self.position = position
-        return [self._decode(text, what) for text in found]
+        return [self._decode(text, what) for text in strings]
 
     def _decode(self, text: bytes, what: str) -> str:
         try:

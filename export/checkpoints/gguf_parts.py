@@ -72,10 +72,10 @@ def _find_parts(path: Path, n_parts: int) -> list[Path]:
 def _read_part(path: Path, i_part: int, n_parts: int) -> GgufHeader:
     header = read_header(MappedFile(path))
     fields = Fields(header.metadata, path.name, CheckpointError)
-    stated = fields.integer("split.no", 0), fields.integer("split.count", 1)
-    if stated != (i_part, n_parts):
+    place = fields.integer("split.no", 0), fields.integer("split.count", 1)
+    if place != (i_part, n_parts):
         raise CheckpointError(
-            f"{path.name}: states that it is part {stated[0] + 1} of {stated[1]}, expected "
+            f"{path.name}: states that it is part {place[0] + 1} of {place[1]}, expected "
             f"{i_part + 1} of {n_parts}; give the files the names they had"
         )
     return header

@@ -139,10 +139,10 @@ def read_special(fields: Fields, vocab_size: int) -> SpecialTokens:
         is_usual = 0 <= usual < len(tokens) and kinds[usual] in (CONTROL, UNKNOWN)
         return usual if is_usual else None
 
-    stated = [token_id("eos"), token_id("eot"), token_id("eom")]
+    token_ids = [token_id("eos"), token_id("eot"), token_id("eom")]
     ends = {i: token for i, token in enumerate(tokens) if token in TURN_ENDS}
     by_text = [i for i in ends if kinds[i] == CONTROL]
-    eos_ids = tuple(dict.fromkeys(i for i in stated + by_text if i is not None))
+    eos_ids = tuple(dict.fromkeys(i for i in token_ids + by_text if i is not None))
     if any(pair <= set(ends.values()) for pair in _HARMONY_ENDS):
         eos_ids = tuple(i for i in eos_ids if tokens[i] != _MESSAGE_END)
     bos_id = token_id("bos")
@@ -155,7 +155,7 @@ def read_special(fields: Fields, vocab_size: int) -> SpecialTokens:
     if model == WORDPIECE:
         before, behind = _wordpiece_ends(fields, tokens)
         return SpecialTokens((), before, variables, behind)
-    end = stated[0] if fields.flag("tokenizer.ggml.add_eos_token", model == "t5") else None
+    end = token_ids[0] if fields.flag("tokenizer.ggml.add_eos_token", model == "t5") else None
     return SpecialTokens(eos_ids, opening, variables, () if end is None else (end,))
 
 
@@ -236,17 +236,17 @@ def _wordpiece_ends(
     fields: Fields, tokens: Sequence[str]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the tokens before a text, and those behind it."""
-    found = []
+    ends = []
     for keys, text in ((("cls", "bos"), "[CLS]"), (("seperator", "eos"), "[SEP]")):
-        stated = (fields.get(f"tokenizer.ggml.{key}_token_id") for key in keys)
-        ids = [i for i in stated if isinstance(i, int) and 0 <= i < len(tokens)]
+        token_ids = (fields.get(f"tokenizer.ggml.{key}_token_id") for key in keys)
+        ids = [i for i in token_ids if isinstance(i, int) and 0 <= i < len(tokens)]
         ids += [i for i, token in enumerate(tokens) if token == text]
         if not ids:
             raise CheckpointError(
                 f"{fields.origin}: the vocabulary has no {text}, which texts of BERT have"
             )
-        found.append((ids[0],))
-    return found[0], found[1]
+        ends.append((ids[0],))
+    return ends[0], ends[1]
 
 
 def _texts(fields: Fields, key: str) -> list[str]:
@@ -289,13 +289,13 @@ def _of_tokens(
     fields: Fields, merges: list[tuple[str, str]], vocabulary: Mapping[str, int]
 ) -> list[tuple[str, str]]:
     """Returns the merges of tokens that are there: cut vocabularies keep those of others."""
-    found = [(a, b) for a, b in merges if {a, b, a + b} <= vocabulary.keys()]
-    if not found:
+    usable = [(a, b) for a, b in merges if {a, b, a + b} <= vocabulary.keys()]
+    if not usable:
         raise CheckpointError(
             f"{fields.origin}: none of the {len(merges)} merges is of tokens that are there; "
             "fetch the file again"
         )
-    return found
+    return usable
 
 
 def _merges_of_lines(

@@ -149,23 +149,23 @@ def unpacked(words: npt.NDArray[Any], n_bits: int, k: int) -> npt.NDArray[np.uin
     return np.asarray((bits * weights).sum(axis=2, dtype=np.uint8)[:, :k])
 
 
-def compressed_matrix(found: dict[str, Any], stem: str, config: Fields) -> GroupedMatrix:
-    """Returns a matrix of compressed-tensors, and takes its parts out of ``found``.
+def compressed_matrix(tensors: dict[str, Any], stem: str, config: Fields) -> GroupedMatrix:
+    """Returns a matrix of compressed-tensors, and takes its parts out of ``tensors``.
 
     Raises:
         CheckpointError: Parts are missing or do not fit each other.
         UnsupportedModelError: It has other bits than 2, 4 or 8.
     """
-    is_packed = f"{stem}.weight_packed" in found
+    is_packed = f"{stem}.weight_packed" in tensors
     codes, scales = taken_parts(
-        found, stem, ("weight_packed" if is_packed else "weight", "weight_scale")
+        tensors, stem, ("weight_packed" if is_packed else "weight", "weight_scale")
     )
     shape, zeros, groups = (
-        found.pop(f"{stem}.{part}", None)
+        tensors.pop(f"{stem}.{part}", None)
         for part in ("weight_shape", "weight_zero_point", "weight_g_idx")
     )
     for part in ("input_scale", "input_zero_point", "weight_global_scale"):
-        found.pop(f"{stem}.{part}", None)  # of activations, which are quantised as they come
+        tensors.pop(f"{stem}.{part}", None)  # of activations, which are quantised as they come
     if is_packed and (shape is None or shape.shape != (2,)):
         raise CheckpointError(f"missing tensor {stem}.weight_shape; fetch it again")
     n, k = map(int, shape.values()) if is_packed else codes.shape[:2]
@@ -199,15 +199,15 @@ def _compressed_bits(stem: str, config: Fields, codes: StoredTensor, k: int) -> 
     )
 
 
-def taken_parts(found: dict[str, Any], stem: str, parts: Sequence[str]) -> list[StoredTensor]:
-    """Returns the tensors of a matrix, which are taken out of ``found``.
+def taken_parts(tensors: dict[str, Any], stem: str, parts: Sequence[str]) -> list[StoredTensor]:
+    """Returns the tensors of a matrix, which are taken out of ``tensors``.
 
     Raises:
         CheckpointError: One is missing.
     """
     names = [f"{stem}.{part}" for part in parts]
-    if missing := [name for name in names if name not in found]:
+    if missing := [name for name in names if name not in tensors]:
         raise CheckpointError(
             f"missing tensor {shown(missing[0])}; the file is incomplete, fetch it again"
         )
-    return [found.pop(name) for name in names]
+    return [tensors.pop(name) for name in names]

@@ -115,8 +115,8 @@ def _fetched_before(name: HubName) -> Fetched | None:
     try:
         repos = [repo for repo in scan_cache_dir().repos if repo.repo_id == name.hub_id]
         # What was fetched is known by its revision alone, for that is how it was asked for.
-        found = [revision for repo in repos for revision in repo.revisions]
-        latest = max(found, key=lambda revision: revision.last_modified)
+        revisions = [revision for repo in repos for revision in repo.revisions]
+        latest = max(revisions, key=lambda revision: revision.last_modified)
         folder = latest.snapshot_path
         here = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
         return _fetched(name, folder, choose_files(name, here), latest.commit_hash, None)
@@ -139,10 +139,10 @@ def choose_files(name: HubName, files: list[str]) -> list[str]:
     """
     if name.file:
         return _parts(name, files)
-    wanted = [file for file in files if any(Path(file).match(p) for p in WANTED_FILES)]
-    wanted = [file for file in wanted if "/" not in file]
-    if any(file.endswith(".safetensors") for file in wanted):
-        return wanted
+    usable = [file for file in files if any(Path(file).match(p) for p in WANTED_FILES)]
+    usable = [file for file in usable if "/" not in file]
+    if any(file.endswith(".safetensors") for file in usable):
+        return usable
     if ggufs := sorted(file for file in files if file.endswith(".gguf")):
         more = ", ..." if len(ggufs) > _MAX_NAMED else ""
         raise CheckpointError(
@@ -150,9 +150,9 @@ def choose_files(name: HubName, files: list[str]) -> list[str]:
             f"{', '.join(ggufs[:_MAX_NAMED])}{more}"
         )
     pickles = [file for file in files if file.endswith(PICKLES)]
-    found = f"only pickled weights ({pickles[0]}), which may run code" if pickles else "no weights"
+    holds = f"only pickled weights ({pickles[0]}), which may run code" if pickles else "no weights"
     raise CheckpointError(
-        f"{name} holds {found}; expected *.safetensors or *.gguf: choose another model"
+        f"{name} holds {holds}; expected *.safetensors or *.gguf: choose another model"
     )
 
 
@@ -176,9 +176,12 @@ def _parts(name: HubName, files: list[str]) -> list[str]:
 
 
 def _check_hashes(folder: Path, siblings: Any, files: list[str]) -> None:
-    stated = {sibling.rfilename: sibling for sibling in siblings}
+    siblings_by_name = {sibling.rfilename: sibling for sibling in siblings}
     for file in files:
-        lfs, blob_id = getattr(stated[file], "lfs", None), getattr(stated[file], "blob_id", None)
+        lfs, blob_id = (
+            getattr(siblings_by_name[file], "lfs", None),
+            getattr(siblings_by_name[file], "blob_id", None),
+        )
         path = folder / file
         if lfs is not None:
             expected, got = lfs["sha256"], _digest(path, hashlib.sha256())
@@ -205,9 +208,9 @@ def _digest(path: Path, digest: Any) -> str:
 
 
 def _licence(info: Any) -> str | None:
-    stated = info.card_data.to_dict().get("license") if info.card_data is not None else None
+    licence = info.card_data.to_dict().get("license") if info.card_data is not None else None
     tags = [tag.removeprefix("license:") for tag in info.tags or () if tag.startswith("license:")]
-    return str(stated) if stated else next(iter(tags), None)
+    return str(licence) if licence else next(iter(tags), None)
 
 
 def _explained(name: HubName, error: Exception) -> str:

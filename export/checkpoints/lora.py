@@ -107,8 +107,8 @@ class Merged(EditedCheckpoint):
             may_be[name] = pair.is_of(shapes[name])
             n_experts = next(iter(sources[name].values())).n_experts
             if not may_be[name] or len(pair.down) % n_experts:
-                stated = (len(pair.up), pair.down.shape[1])
-                self._refuse_shape(folder, name, stated, shapes[name])
+                shape = (len(pair.up), pair.down.shape[1])
+                self._refuse_shape(folder, name, shape, shapes[name])
         sides = {next(iter(either)) for either in may_be.values() if len(either) == 1}
         if pairs and len(sides) != 1:
             raise UnsupportedModelError(
@@ -158,7 +158,7 @@ class Merged(EditedCheckpoint):
 
     def changes(self) -> dict[str, float]:
         """Returns the size of what was added to each matrix, relative to what it had."""
-        found = {}
+        changes = {}
         for name in self._edits:
             n = self._weights[name].shape[0]
             added, had = 0.0, 0.0
@@ -168,8 +168,8 @@ class Merged(EditedCheckpoint):
                 with np.errstate(over="ignore", invalid="ignore"):  # reported where it is merged
                     added += square_sum(self._edited(values, name, start, stop) - values)
                 had += square_sum(values)
-            found[name] = math.sqrt(added / max(had, 1e-30))
-        return found
+            changes[name] = math.sqrt(added / max(had, 1e-30))
+        return changes
 
     def _edited(self, values: Floats, name: str, start: int, stop: int) -> Floats:
         for edit in self._edits[name]:
@@ -189,16 +189,16 @@ class Merged(EditedCheckpoint):
                 "and the adapter was trained with two: merge it with PEFT, set tie_word_embeddings "
                 "to false, and export the result"
             )
-        found: dict[str, Weight] = {
+        weights: dict[str, Weight] = {
             ours: weight for ours, weight in self._weights.items() if weight.hf.name == name
         }
-        if not found or any(weight.hf.n_experts for weight in found.values()):
+        if not weights or any(weight.hf.n_experts for weight in weights.values()):
             self._refuse_name(folder, name)
-        n = max(weight.hf.first_row + weight.shape[0] for weight in found.values())
-        expected = (n, *next(iter(found.values())).shape[1:])
+        n = max(weight.hf.first_row + weight.shape[0] for weight in weights.values())
+        expected = (n, *next(iter(weights.values())).shape[1:])
         if shape != expected:
             self._refuse_shape(folder, name, shape, expected)
-        return list(found)
+        return list(weights)
 
     def _refuse_name(self, folder: Path, name: str) -> NoReturn:
         raise CheckpointError(

@@ -89,8 +89,8 @@ class FloatGroups:
 MlxMatrix = GroupedMatrix | FloatGroups
 
 
-def mlx_matrix(found: dict[str, Any], stem: str, config: Fields) -> MlxMatrix:
-    """Returns the matrix ``stem`` of a directory of MLX, and takes its parts out of ``found``.
+def mlx_matrix(tensors: dict[str, Any], stem: str, config: Fields) -> MlxMatrix:
+    """Returns the matrix ``stem`` of a directory of MLX, and takes its parts out of ``tensors``.
 
     Raises:
         CheckpointError: Parts are missing or do not fit each other.
@@ -108,7 +108,7 @@ def mlx_matrix(found: dict[str, Any], stem: str, config: Fields) -> MlxMatrix:
     if size < 1:
         settings.fail("group_size", size, "1 or more")
     names = ("weight", "scales", "biases") if mode == _AFFINE else ("weight", "scales")
-    codes, scales, *minimums = taken_parts(found, stem, names)
+    codes, scales, *minimums = taken_parts(tensors, stem, names)
     n, k = codes.shape[0], codes.shape[-1] * WORD_BITS // n_bits
     has_scales = scales.type == "U8" if mode != _AFFINE else not scales.is_raw
     fits = len(codes.shape) == 2 and not k % size and has_scales
@@ -125,11 +125,11 @@ def mlx_matrix(found: dict[str, Any], stem: str, config: Fields) -> MlxMatrix:
 
 def _settings(stem: str, config: Fields) -> Fields:
     """Returns what config.json says of the matrix ``stem``, or of all."""
-    stated = config.table("quantization", config.get("quantization_config"))
+    settings = config.table("quantization", config.get("quantization_config"))
     for name in (stem, _EXPERT.sub(".switch_mlp.", stem), _EXPERT.sub(".experts.", stem)):
-        if isinstance(stated.get(name), dict):
-            return stated.table(name)
-    return stated
+        if isinstance(settings.get(name), dict):
+            return settings.table(name)
+    return settings
 
 
 def with_mlx_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
@@ -137,19 +137,19 @@ def with_mlx_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTen
 
     They are called ``X.experts.N.gate_proj.weight``, and so on.
     """
-    found: dict[str, StoredTensor] = {}
+    tensors_: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
         match = _STACK.fullmatch(name)
         if match is None or len(tensor.shape) != _N_AXES:
-            found[name] = tensor
+            tensors_[name] = tensor
             continue
         n_experts, *shape = tensor.shape
         n_bytes = math.prod(shape) * tensor.dtype.itemsize
         for expert in range(n_experts):
-            found[f"{match[1]}.experts.{expert}.{match[2]}"] = dataclasses.replace(
+            tensors_[f"{match[1]}.experts.{expert}.{match[2]}"] = dataclasses.replace(
                 tensor, shape=tuple(shape), offset=tensor.offset + expert * n_bytes
             )
-    return found
+    return tensors_
 
 
 def mlx_places(
@@ -159,7 +159,7 @@ def mlx_places(
 
     It gives gates, up and down projections tensors of their own, whatever the publisher does.
     """
-    found, firsts = dict(places), {}
+    all_places, firsts = dict(places), {}
     for name in stored:
         if match := _FIRST_EXPERT.search(name):
             firsts[match[1], match[3]] = name.replace(".experts.0.", ".experts.{expert}.")
@@ -169,5 +169,5 @@ def mlx_places(
         match = _OUR_EXPERTS.fullmatch(ours)
         theirs = match and firsts.get((match[1], match[2]))
         if theirs and place.names[0] not in stored:
-            found[ours] = SourceWeight(theirs, place.n_experts)
-    return found
+            all_places[ours] = SourceWeight(theirs, place.n_experts)
+    return all_places

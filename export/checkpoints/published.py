@@ -77,12 +77,12 @@ def read_bans(fields: Fields, vocab_size: int) -> dict[str, Any]:
         CheckpointError: A value is of another kind.
     """
     counts = ("no_repeat_ngram_size", "min_new_tokens")
-    found: dict[str, Any] = {
+    bans: dict[str, Any] = {
         key: fields.integer(key, least=0) for key in counts if fields.get(key) is not None
     }
     if fields.get("begin_suppress_tokens") is not None:
         ids = fields.integers("begin_suppress_tokens", least=0)
-        found["begin_suppress_tokens"] = [token for token in ids if token < vocab_size]
+        bans["begin_suppress_tokens"] = [token for token in ids if token < vocab_size]
     if fields.get("bad_words_ids") is not None:
         words = [
             Fields({"bad_words_ids": word}, fields.origin, CheckpointError).integers(
@@ -90,8 +90,8 @@ def read_bans(fields: Fields, vocab_size: int) -> dict[str, Any]:
             )
             for word in fields.items("bad_words_ids")
         ]
-        found["bad_words_ids"] = [list(word) for word in words if word and max(word) < vocab_size]
-    return {key: value for key, value in found.items() if value}
+        bans["bad_words_ids"] = [list(word) for word in words if word and max(word) < vocab_size]
+    return {key: value for key, value in bans.items() if value}
 
 
 _APPLIED = {
@@ -142,9 +142,9 @@ def clashes_with_typical(numbers: Mapping[str, Any]) -> bool:
 
 def unapplied_keys(fields: Fields) -> tuple[str, ...]:
     """Returns a line for each key of ``generation_config.json`` that no bundle applies."""
-    found = []
+    unapplied = []
     if clashes_with_typical({k: v for k, v in fields.values.items() if k in SAMPLING_KEYS}):
-        found.append(
+        unapplied.append(
             f"{fields.origin}: typical_p is {shown(fields.get('typical_p'))}, which is not applied "
             "beside top_p and min_p"
         )
@@ -155,14 +155,16 @@ def unapplied_keys(fields: Fields) -> tuple[str, ...]:
             continue
         if not (isinstance(value, int | float | str) and value in harmless):
             instead = f": {_INSTEAD[key]}" if key in _INSTEAD else ""
-            found.append(f"{fields.origin}: {key} is {shown(value)}, which is not applied{instead}")
-    return tuple(found)
+            unapplied.append(
+                f"{fields.origin}: {key} is {shown(value)}, which is not applied{instead}"
+            )
+    return tuple(unapplied)
 
 
 _MAX = 1e9  # larger numbers are typing errors, and no sampler takes them
 
 
-def usable(stated: Mapping[str, float]) -> dict[str, Any]:
+def usable(settings: Mapping[str, float]) -> dict[str, Any]:
     """Returns recommended numbers without those that mean "off", such as a ``top_k`` of -1.
 
     Numbers that no sampler can use count as off as well.
@@ -175,7 +177,7 @@ def usable(stated: Mapping[str, float]) -> dict[str, Any]:
         "typical_p": lambda value: 0 < value < 1,
         "repetition_penalty": lambda value: 0 < value <= _MAX,
     }
-    return {key: value for key, value in stated.items() if is_on[key](value)}
+    return {key: value for key, value in settings.items() if is_on[key](value)}
 
 
 def read_suppressed(fields: Fields, key: str) -> list[int]:
@@ -184,10 +186,10 @@ def read_suppressed(fields: Fields, key: str) -> list[int]:
     Raises:
         CheckpointError: It is no list of whole numbers.
     """
-    stated = fields.get(key)
-    ids = stated.tolist() if isinstance(stated, np.ndarray) else stated
+    token_ids = fields.get(key)
+    ids = token_ids.tolist() if isinstance(token_ids, np.ndarray) else token_ids
     if ids is None:
         return []
     if not isinstance(ids, list) or any(type(token) is not int for token in ids):
-        fields.fail(key, stated, "a list of token ids")
+        fields.fail(key, token_ids, "a list of token ids")
     return ids

@@ -154,8 +154,8 @@ class HuggingFaceTexts:
         if not card.is_file():
             return None
         head = card.read_text(encoding="utf-8", errors="replace")[:4096]
-        found = re.search(r"^license:\s*([\w.+-]+)\s*$", head, re.MULTILINE)
-        return found.group(1) if found else None
+        match = re.search(r"^license:\s*([\w.+-]+)\s*$", head, re.MULTILINE)
+        return match.group(1) if match else None
 
     @property
     def special(self) -> SpecialTokens:
@@ -166,14 +166,14 @@ class HuggingFaceTexts:
         tokenizer.no_truncation()
         generation = read_fields(self._folder, "generation_config.json", is_optional=True)
         vocab_size = self._vocab_size
-        stated = (
+        id_lists = (
             [i for i in _ids(fields, "eos_token_id") if 0 <= i < vocab_size]
             for fields in (generation, self._fields)
         )
         end = files.roles().get("eos_token")
         named = None if end is None else tokenizer.token_to_id(end)
         # Fine-tuned models often name the end of a turn in one of the files only.
-        eos_ids = [*next(filter(None, stated), ()), *([] if named is None else [named])]
+        eos_ids = [*next(filter(None, id_lists), ()), *([] if named is None else [named])]
         return SpecialTokens(
             tuple(dict.fromkeys(i for i in eos_ids if 0 <= i < vocab_size)),
             tuple(i for i in opening_ids(tokenizer, files) if i < vocab_size),
@@ -184,25 +184,25 @@ class HuggingFaceTexts:
 
     def _start_id(self, generation: Fields) -> int | None:
         """Returns what a decoder begins with, as transformers finds it."""
-        stated = (
+        id_lists = (
             _ids(fields, key)
             for key in ("decoder_start_token_id", "bos_token_id")
             for fields in (generation, self._fields)
         )
-        ids = next(filter(None, stated), ())
+        ids = next(filter(None, id_lists), ())
         return ids[0] if ids and 0 <= ids[0] < self._vocab_size else None
 
     @property
     def sampling(self) -> dict[str, Any]:
         """The sampling that ``generation_config.json`` recommends."""
-        stated = read_fields(self._folder, "generation_config.json", is_optional=True)
-        return {**_recommended(stated), **read_bans(stated, self._vocab_size)}
+        sampling = read_fields(self._folder, "generation_config.json", is_optional=True)
+        return {**_recommended(sampling), **read_bans(sampling, self._vocab_size)}
 
     @property
     def unapplied(self) -> tuple[str, ...]:
         """What ``generation_config.json`` states that is not applied, a line each."""
-        stated = read_fields(self._folder, "generation_config.json", is_optional=True)
-        return unapplied_keys(stated)
+        sampling = read_fields(self._folder, "generation_config.json", is_optional=True)
+        return unapplied_keys(sampling)
 
     @property
     def embedding(self) -> PublishedEmbedding | None:
@@ -317,12 +317,14 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
 
     def _add_draft_layer(self, stored: Mapping[str, StoredTensor]) -> None:
         """Adds the weights of the layer for drafting, if there is one that can be read."""
-        own = {name: tensor for name, tensor in stored.items() if name.startswith(_DRAFT_PART)}
+        of_draft_layer = {
+            name: tensor for name, tensor in stored.items() if name.startswith(_DRAFT_PART)
+        }
         if self._fields.text("model_type") in _STACKED_EXPERTS:
-            own = with_single_experts(own)
+            of_draft_layer = with_single_experts(of_draft_layer)
         self.has_draft_layer, self.left_out = False, ""
         try:
-            gathered = gather(own, self._fields)
+            gathered = gather(of_draft_layer, self._fields)
             shapes = {name: tensor.shape for name, tensor in gathered.items()}
             layer = find_draft_layer(self.config, shapes, is_gguf=False)
             _check_floats(layer, gathered)
@@ -411,17 +413,17 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             file.release()
 
 
-def _recommended(stated: Fields) -> dict[str, Any]:
+def _recommended(sampling: Fields) -> dict[str, Any]:
     """Returns how ``generation_config.json`` recommends to sample."""
-    if stated.get("do_sample") is None and not any(map(stated.get, SAMPLING_KEYS)):
+    if sampling.get("do_sample") is None and not any(map(sampling.get, SAMPLING_KEYS)):
         return {}
-    kept = {key: stated.optional(key, stated.number) for key in SAMPLING_KEYS}
+    kept = {key: sampling.optional(key, sampling.number) for key in SAMPLING_KEYS}
     numbers = {key: value for key, value in kept.items() if value is not None}
     if "top_k" in numbers:
-        numbers["top_k"] = stated.integer("top_k")
+        numbers["top_k"] = sampling.integer("top_k")
     if clashes_with_typical(numbers):
         del numbers["typical_p"]
-    return {"do_sample": stated.flag("do_sample", False), **usable(numbers)}
+    return {"do_sample": sampling.flag("do_sample", False), **usable(numbers)}
 
 
 def _is_read(name: str) -> bool:

@@ -82,8 +82,8 @@ def read_tensors(
     file = MappedFile(path)
     header, data_start = _read_header(file)
     header.pop("__metadata__", None)
-    wanted = {name: entry for name, entry in header.items() if is_wanted(name)}
-    return {name: _read_tensor(file, name, entry, data_start) for name, entry in wanted.items()}
+    entries = {name: entry for name, entry in header.items() if is_wanted(name)}
+    return {name: _read_tensor(file, name, entry, data_start) for name, entry in entries.items()}
 
 
 def _read_header(file: MappedFile) -> tuple[dict[str, Any], int]:

@@ -89,10 +89,10 @@ def read_sentence_files(folder: Path) -> PublishedEmbedding | None:
             )
     if pooling is None:
         raise CheckpointError(f"{MODULES}: names no Pooling, expected one; fetch it again")
-    stated = read_fields(folder, "sentence_bert_config.json", is_optional=True)
-    stated.refuse("do_lower_case", False)
+    settings = read_fields(folder, "sentence_bert_config.json", is_optional=True)
+    settings.refuse("do_lower_case", False)
     config = _with_prompts(folder, pooling, tuple(layer.shape for layer in dense))
-    longest = stated.optional("max_seq_length", lambda key: stated.integer(key, least=1))
+    longest = settings.optional("max_seq_length", lambda key: settings.integer(key, least=1))
     return PublishedEmbedding(config, tuple(dense), longest)
 
 
@@ -101,37 +101,37 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     modules = read_json(folder / MODULES)
     if not isinstance(modules, list):
         raise CheckpointError(f"{MODULES}: is not a list; fetch it again")
-    found = []
+    entries = []
     for i, values in enumerate(modules):
         module = Fields(values, f"{MODULES} [{i}]", CheckpointError)
         path = module.text("path", "")
         if Path(path).name != path:
             module.fail("path", path, "a folder beside the file")
-        found.append((module.text("type").rpartition(".")[2], path))
-    return found
+        entries.append((module.text("type").rpartition(".")[2], path))
+    return entries
 
 
 def _read_pooling(fields: Fields) -> Pooling:
     fields.refuse("include_prompt", True)
-    if isinstance(stated := fields.get(_MODE), str):
-        wanted = [stated]
+    if isinstance(mode := fields.get(_MODE), str):
+        modes = [mode]
     else:
         names = (*_POOLINGS, *_OTHER_MODES)
-        wanted = [name for name in names if fields.flag(f"{_MODE}_{name}", False)]
-    if len(wanted) != 1 or wanted[0] not in _POOLINGS:
+        modes = [name for name in names if fields.flag(f"{_MODE}_{name}", False)]
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
         raise UnsupportedModelError(
-            f"{fields.origin}: {_MODE} is {' and '.join(wanted) or 'missing'}, expected one of "
+            f"{fields.origin}: {_MODE} is {' and '.join(modes) or 'missing'}, expected one of "
             "cls_token, mean_tokens and lasttoken"
         )
-    return _POOLINGS[wanted[0]]
+    return _POOLINGS[modes[0]]
 
 
 def _with_prompts(folder: Path, pooling: Pooling, dense: tuple[DenseShape, ...]) -> EmbeddingConfig:
-    stated = read_fields(folder, "config_sentence_transformers.json", is_optional=True)
-    prompts = stated.table("prompts", {})
-    default = stated.optional("default_prompt_name", stated.text)
+    settings = read_fields(folder, "config_sentence_transformers.json", is_optional=True)
+    prompts = settings.table("prompts", {})
+    default = settings.optional("default_prompt_name", settings.text)
     if default is not None and default not in prompts.values:
-        stated.fail("default_prompt_name", default, "a name of one of the prompts")
+        settings.fail("default_prompt_name", default, "a name of one of the prompts")
     texts = {name: prompts.text(name) for name in prompts.values}
     return EmbeddingConfig(pooling, (), texts, default, dense)
 
@@ -165,24 +165,24 @@ def _with_weights(path: Path, shape: DenseShape) -> DenseLayer:
             "sentence-transformers: SentenceTransformer(FOLDER).save(NEW)"
         )
     stored = read_tensors(path)
-    wanted: dict[str, tuple[int, ...]] = {"linear.weight": (shape.n_out, shape.n_in)}
+    shapes: dict[str, tuple[int, ...]] = {"linear.weight": (shape.n_out, shape.n_in)}
     if shape.has_bias:
-        wanted["linear.bias"] = (shape.n_out,)
-    if set(stored) != set(wanted):
+        shapes["linear.bias"] = (shape.n_out,)
+    if set(stored) != set(shapes):
         raise CheckpointError(
             f"{name}: holds {', '.join(sorted(stored)) or 'nothing'}, expected "
-            f"{', '.join(sorted(wanted))}"
+            f"{', '.join(sorted(shapes))}"
         )
-    found: dict[str, Float32] = {}
-    for key, expected in wanted.items():
+    weights: dict[str, Float32] = {}
+    for key, expected in shapes.items():
         if stored[key].shape != expected:
             raise CheckpointError(
                 f"{name}: {key} has shape {list(stored[key].shape)}, expected {list(expected)} "
                 "from the config.json beside it"
             )
         plain = PlainTensor(stored[key].format, stored[key].values())
-        found[key] = np.array(plain.dequantize(), np.float32)
-        if not np.isfinite(found[key]).all():
+        weights[key] = np.array(plain.dequantize(), np.float32)
+        if not np.isfinite(weights[key]).all():
             raise CheckpointError(f"{name}: {key} holds infinite or undefined values")
-    bias = found.get("linear.bias", np.zeros(shape.n_out, np.float32))
-    return DenseLayer(shape, found["linear.weight"], bias)
+    bias = weights.get("linear.bias", np.zeros(shape.n_out, np.float32))
+    return DenseLayer(shape, weights["linear.weight"], bias)

@@ -126,12 +126,12 @@ def _check_characters(vocabulary: Vocabulary) -> None:
 
 def _merged(pieces: Sequence[str]) -> set[str]:
     """Returns the pieces that merging reaches from characters, pieces or not."""
-    found: set[str] = set()
+    merged: set[str] = set()
     for piece in sorted(pieces, key=len):
         cuts = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
-        if any(all(len(part) == 1 or part in found for part in parts) for parts in cuts):
-            found.add(piece)
-    return found
+        if any(all(len(part) == 1 or part in merged for part in parts) for parts in cuts):
+            merged.add(piece)
+    return merged
 
 
 def _merges(vocabulary: Vocabulary) -> list[list[str]]:

@@ -68,10 +68,10 @@ class Vocabulary:
         """
         if UNKNOWN in self.kinds:
             return self.kinds.index(UNKNOWN)
-        for stated in (self.stated_unknown, 0):
-            is_piece = 0 <= stated < len(self.pieces)
-            if is_piece and (self.kinds[stated] == CONTROL or self.has_bytes):
-                return stated  # where bytes spell everything, it stands for nothing
+        for token_id in (self.stated_unknown, 0):
+            is_piece = 0 <= token_id < len(self.pieces)
+            if is_piece and (self.kinds[token_id] == CONTROL or self.has_bytes):
+                return token_id  # where bytes spell everything, it stands for nothing
         raise CheckpointError(f"{self.origin}: no piece stands for unknown characters")
 
     def used(self) -> Iterator[tuple[int, str]]:

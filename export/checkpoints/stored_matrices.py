@@ -201,45 +201,45 @@ def gather(
         CheckpointError: parts of a matrix are missing or do not fit each other.
         UnsupportedModelError: FP8 without scales, other bits than 4, or another layout.
     """
-    found: dict[str, StoredTensor | QuantisedMatrix] = dict(tensors)
+    gathered: dict[str, StoredTensor | QuantisedMatrix] = dict(tensors)
     for name, tensor in tensors.items():
         stem, _, part = name.rpartition(".")
-        if name not in found:  # a part of a matrix by now
+        if name not in gathered:  # a part of a matrix by now
             continue
         if tensor.type.startswith("F8_"):
-            found |= _fp8(found, stem, name, config)
+            gathered |= _fp8(gathered, stem, name, config)
         elif part == "weight" and tensor.type == "U32":
-            found[name] = mlx_matrix(found, stem, config)
+            gathered[name] = mlx_matrix(gathered, stem, config)
         elif part == "weight_packed" or (part == "weight" and tensor.type == "I8"):
-            found[f"{stem}.weight"] = compressed_matrix(found, stem, config)
-        elif part == "weight" and any(f"{name}.{state}" in found for state in STATES):
-            found[name] = table_matrix(found, name)
+            gathered[f"{stem}.weight"] = compressed_matrix(gathered, stem, config)
+        elif part == "weight" and any(f"{name}.{state}" in gathered for state in STATES):
+            gathered[name] = table_matrix(gathered, name)
         elif part == "qweight":
-            found |= _packed(found, stem, config)
+            gathered |= _packed(gathered, stem, config)
         elif part.endswith(_FP4_BLOCKS):
-            found |= _fp4(found, name)
-    left = next((n for n, t in found.items() if isinstance(t, StoredTensor) and t.is_raw), None)
+            gathered |= _fp4(gathered, name)
+    left = next((n for n, t in gathered.items() if isinstance(t, StoredTensor) and t.is_raw), None)
     if left is not None:
         raise UnsupportedModelError(f"tensor {left} holds whole numbers, expected floats")
-    return found
+    return gathered
 
 
-def unused_biases(found: Mapping[str, StoredTensor | QuantisedMatrix]) -> set[str]:
+def unused_biases(gathered: Mapping[str, StoredTensor | QuantisedMatrix]) -> set[str]:
     """Returns the biases of packed matrices that are zero, which some packers add to all."""
     return {
         f"{name.removesuffix('weight')}bias"
-        for name, matrix in found.items()
+        for name, matrix in gathered.items()
         if isinstance(matrix, PackedMatrix)
-        and isinstance(bias := found.get(f"{name.removesuffix('weight')}bias"), StoredTensor)
+        and isinstance(bias := gathered.get(f"{name.removesuffix('weight')}bias"), StoredTensor)
         and not bias.values().any()
     }
 
 
-def _fp4(found: dict[str, Any], name: str) -> dict[str, QuantisedMatrix]:
+def _fp4(tensors: dict[str, Any], name: str) -> dict[str, QuantisedMatrix]:
     stem = name.removesuffix(_FP4_BLOCKS)
-    if (of_scales := f"{stem}{_FP4_SCALES}") not in found:
+    if (of_scales := f"{stem}{_FP4_SCALES}") not in tensors:
         raise CheckpointError(f"missing tensor {of_scales}; the file is incomplete, fetch it again")
-    blocks, scales = found.pop(name), found.pop(of_scales)
+    blocks, scales = tensors.pop(name), tensors.pop(of_scales)
     fits = blocks.type == scales.type == "U8" and len(blocks.shape) == 4
     if not fits or blocks.shape[3] != _GROUP // 2 or scales.shape != blocks.shape[:3]:
         raise CheckpointError(
@@ -249,22 +249,24 @@ def _fp4(found: dict[str, Any], name: str) -> dict[str, QuantisedMatrix]:
     return {stem: Fp4Experts(blocks, scales)}
 
 
-def _fp8(found: dict[str, Any], stem: str, name: str, config: Fields) -> dict[str, QuantisedMatrix]:
-    scales = [f"{stem}.{part}" for part in FP8_SCALES if f"{stem}.{part}" in found]
-    values = found[name]
+def _fp8(
+    tensors: dict[str, Any], stem: str, name: str, config: Fields
+) -> dict[str, QuantisedMatrix]:
+    scales = [f"{stem}.{part}" for part in FP8_SCALES if f"{stem}.{part}" in tensors]
+    values = tensors[name]
     if len(values.shape) != 2 or not name.endswith(".weight") or not scales:
         raise UnsupportedModelError(
             f"tensor {name} has type {values.type} and no scales beside it, expected "
             f"{stem}.{' or '.join(FP8_SCALES)}: take the checkpoint in another type"
         )
-    scale = found.pop(scales[0])
+    scale = tensors.pop(scales[0])
     if scale.is_raw:
         raise CheckpointError(f"{scales[0]} has type {scale.type}, expected floats")
-    found.pop(f"{stem}.input_scale", None)  # of activations, which are quantised as they come
+    tensors.pop(f"{stem}.input_scale", None)  # of activations, which are quantised as they come
     sizes = [128, 128]
     if config.get("quantization_config"):
-        stated = config.table("quantization_config").get("weight_block_size")
-        sizes = stated if isinstance(stated, list) and len(stated) == 2 else sizes
+        block_size = config.table("quantization_config").get("weight_block_size")
+        sizes = block_size if isinstance(block_size, list) and len(block_size) == 2 else sizes
     n_scales = (*scale.shape, 1, 1)[:2] if scale.shape else (1, 1)
     blocks = [
         size if count == 1 else 1 if count == size else block
@@ -282,26 +284,26 @@ def _fp8(found: dict[str, Any], stem: str, name: str, config: Fields) -> dict[st
     return {name: Fp8Matrix(values, scale, (blocks[0], blocks[1]))}
 
 
-def _packed(found: dict[str, Any], stem: str, config: Fields) -> dict[str, QuantisedMatrix]:
-    stated = config.table("quantization_config")
-    method = stated.text("quant_method")
-    stated.refuse("bits", *((2, 4, 8) if method == "gptq" else (4,)))
+def _packed(tensors: dict[str, Any], stem: str, config: Fields) -> dict[str, QuantisedMatrix]:
+    settings = config.table("quantization_config")
+    method = settings.text("quant_method")
+    settings.refuse("bits", *((2, 4, 8) if method == "gptq" else (4,)))
     if method not in ("gptq", "awq"):
-        stated.fail("quant_method", method, "'gptq' or 'awq'")
+        settings.fail("quant_method", method, "'gptq' or 'awq'")
     if method == "awq":
-        stated.refuse("version", "gemm", "GEMM")
+        settings.refuse("version", "gemm", "GEMM")
     is_awq = method == "awq"
     names = [f"{stem}.{part}" for part in ("qweight", "qzeros", "scales")]
-    if missing := [name for name in names if name not in found]:
+    if missing := [name for name in names if name not in tensors]:
         raise CheckpointError(
             f"missing tensor {missing[0]}; the file is incomplete, fetch it again"
         )
-    words, zeros, scales = (found.pop(name) for name in names)
-    groups = found.pop(f"{stem}.g_idx", None)
-    lacks_one = not is_awq and stated.text("checkpoint_format", "gptq") == "gptq"
+    words, zeros, scales = (tensors.pop(name) for name in names)
+    groups = tensors.pop(f"{stem}.g_idx", None)
+    lacks_one = not is_awq and settings.text("checkpoint_format", "gptq") == "gptq"
     n_bits = 4 if is_awq else _gptq_bits(stem, words, zeros)
-    if not stated.get("dynamic") and stated.get("bits") not in (None, n_bits):
-        stated.fail("bits", stated.get("bits"), f"{n_bits}, as {stem} has")
+    if not settings.get("dynamic") and settings.get("bits") not in (None, n_bits):
+        settings.fail("bits", settings.get("bits"), f"{n_bits}, as {stem} has")
     matrix = PackedMatrix(words, zeros, scales, groups, is_awq, int(lacks_one), n_bits)
     _check(stem, matrix)
     return {f"{stem}.weight": matrix}

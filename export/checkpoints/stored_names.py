@@ -35,10 +35,10 @@ def with_usual_names(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
     Some files leave it out, others have more before it, such as ``language_model.``.
     """
     stem = next((stem for stem in _STEMS if _ending_in(stem, tensors)), _STEMS[0])
-    found = _ending_in(stem, tensors)
-    if f"model.{stem}" in tensors or SHARED in tensors or len(found) != 1:
+    names = _ending_in(stem, tensors)
+    if f"model.{stem}" in tensors or SHARED in tensors or len(names) != 1:
         return dict(tensors)
-    prefix = found[0].removesuffix(stem)
+    prefix = names[0].removesuffix(stem)
     heads = [name for name in tensors if name.endswith(HEAD)]
     return {
         HEAD
@@ -55,10 +55,10 @@ def with_bare_names(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
 
     ``gamma`` and ``beta`` are what old files call weights and biases of norms.
     """
-    found = [name for stem in _BARE_STEMS for name in _ending_in(stem, tensors)]
-    if len(found) != 1:
+    names = [name for stem in _BARE_STEMS for name in _ending_in(stem, tensors)]
+    if len(names) != 1:
         return dict(tensors)
-    prefix = found[0].removesuffix(next(s for s in _BARE_STEMS if found[0].endswith(s)))
+    prefix = names[0].removesuffix(next(s for s in _BARE_STEMS if names[0].endswith(s)))
     return {_modern(name.removeprefix(prefix)): tensor for name, tensor in tensors.items()}
 
 
@@ -89,21 +89,21 @@ def with_single_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, Stored
 
     Shapes: stacked gates and up projections [E, 2 * N, K], down projections [E, K, N].
     """
-    found = {}
+    renamed = {}
     for name, tensor in tensors.items():
         stem, _, last = name.rpartition(".experts.")
         parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(last)
         if parts is None or len(tensor.shape) != _N_AXES or tensor.shape[1] % len(parts):
-            found[name] = tensor
+            renamed[name] = tensor
             continue
         n_experts, n_rows, k = tensor.shape
         shape = (n_rows // len(parts), k)
         n_bytes = math.prod(shape) * tensor.dtype.itemsize
         for i, (expert, part) in enumerate(itertools.product(range(n_experts), parts)):
-            found[f"{stem}.experts.{expert}.{part}.weight"] = dataclasses.replace(
+            renamed[f"{stem}.experts.{expert}.{part}.weight"] = dataclasses.replace(
                 tensor, shape=shape, offset=tensor.offset + i * n_bytes
             )
-    return found
+    return renamed
 
 
 def with_found(

@@ -54,18 +54,18 @@ class TableMatrix:
         return np.asarray(self.codes.values().reshape(-1))
 
 
-def table_matrix(found: dict[str, Any], name: str) -> TableMatrix:
-    """Returns the matrix ``name`` of bitsandbytes, and takes its parts out of ``found``.
+def table_matrix(tensors: dict[str, Any], name: str) -> TableMatrix:
+    """Returns the matrix ``name`` of bitsandbytes, and takes its parts out of ``tensors``.
 
     Raises:
         CheckpointError: Parts are missing or do not fit each other.
     """
-    codes = found.pop(name)
-    state = _state(found, name)
+    codes = tensors.pop(name)
+    state = _state(tensors, name)
     shape, block = state.integers("shape", least=1), state.integer("blocksize", least=1)
-    table, scales = (_floats(found, f"{name}.{part}") for part in ("quant_map", "absmax"))
-    if f"{name}.nested_absmax" in found:
-        scales = _nested(found, name, scales, state)
+    table, scales = (_floats(tensors, f"{name}.{part}") for part in ("quant_map", "absmax"))
+    if f"{name}.nested_absmax" in tensors:
+        scales = _nested(tensors, name, scales, state)
     n_weights = int(np.prod(shape))
     fits = len(shape) == 2 and table.shape == (16,) and scales.ndim == 1
     fits = fits and codes.values().size == -(-n_weights // 2)
@@ -77,9 +77,9 @@ def table_matrix(found: dict[str, Any], name: str) -> TableMatrix:
     return TableMatrix(codes, shape, table.astype(np.float32), scales, block)
 
 
-def _nested(found: dict[str, Any], name: str, codes: Floats, state: Fields) -> Floats:
+def _nested(tensors: dict[str, Any], name: str, codes: Floats, state: Fields) -> Floats:
     """Returns scales that are quantised themselves, in 8 bits."""
-    table, scales = (_floats(found, f"{name}.{p}") for p in ("nested_quant_map", "nested_absmax"))
+    table, scales = (_floats(tensors, f"{name}.{p}") for p in ("nested_quant_map", "nested_absmax"))
     block = state.integer("nested_blocksize", least=1)
     index = codes.astype(np.intp)
     if table.shape != (256,) or len(scales) != -(-len(index) // block):
@@ -88,21 +88,21 @@ def _nested(found: dict[str, Any], name: str, codes: Floats, state: Fields) -> F
     return np.asarray(nested + np.float32(state.number("nested_offset")), np.float32)
 
 
-def _state(found: dict[str, Any], name: str) -> Fields:
-    part = next((p for p in (f"{name}.{state}" for state in STATES) if p in found), None)
+def _state(tensors: dict[str, Any], name: str) -> Fields:
+    part = next((p for p in (f"{name}.{state}" for state in STATES) if p in tensors), None)
     if part is None:
         raise CheckpointError(f"missing tensor {name}.{STATES[0]}; fetch it again")
     try:
-        values: Any = json.loads(found.pop(part).values().tobytes())
+        values: Any = json.loads(tensors.pop(part).values().tobytes())
     except (ValueError, RecursionError):
         raise CheckpointError(f"{part} is not JSON; fetch it again") from None
     return Fields(values, part, CheckpointError)
 
 
-def _floats(found: dict[str, Any], name: str) -> Floats:
-    if name not in found:
+def _floats(tensors: dict[str, Any], name: str) -> Floats:
+    if name not in tensors:
         raise CheckpointError(f"missing tensor {name}; the file is incomplete, fetch it again")
-    tensor = found.pop(name)
+    tensor = tensors.pop(name)
     if tensor.is_raw:
         return np.asarray(tensor.values().reshape(-1), np.float32)
     return PlainTensor(tensor.format, tensor.values()).dequantize().reshape(-1)

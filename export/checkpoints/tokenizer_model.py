@@ -31,19 +31,19 @@ Source: transformers 4.57 ``tokenization_t5.py``, ``convert_slow_tokenizer.py`` 
 _END = "</s>"
 
 
-def build_from_spiece(path: Path, stated: Fields, vocab_size: int) -> str:
+def build_from_spiece(path: Path, settings: Fields, vocab_size: int) -> str:
     """Returns as `build_from_model`, of a `spiece.model`: as T5's class reads it.
 
     It adds tokens for what is left out of a text, the last one first, and ends texts.
     """
-    n = stated.integer("extra_ids", N_EXTRA, least=0)
+    n = settings.integer("extra_ids", N_EXTRA, least=0)
     extra = tuple(f"<extra_id_{i}>" for i in reversed(range(min(n, vocab_size))))
-    return build_from_model(path, stated, vocab_size, extra, _END)
+    return build_from_model(path, settings, vocab_size, extra, _END)
 
 
 def build_from_model(
     path: Path,
-    stated: Fields,
+    settings: Fields,
     vocab_size: int,
     extra: tuple[str, ...] = (),
     closing: str | None = None,
@@ -68,7 +68,7 @@ def build_from_model(
         kinds=(*vocabulary.kinds, *(CONTROL for _ in extra)),
         scores=(*vocabulary.scores, *(0.0 for _ in extra)),
     )
-    added = {_token_id(stated, key, vocab_size): token for key, token in _added(stated)}
+    added = {_token_id(settings, key, vocab_size): token for key, token in _added(settings)}
     vocabulary = _with_tokens(vocabulary, added)
     if len(vocabulary.pieces) > vocab_size:
         raise CheckpointError(
@@ -79,19 +79,19 @@ def build_from_model(
         if token["id"] in added:
             fields = added[token["id"]]
             token |= {flag: fields.flag(flag, False) for flag in _FLAGS}
-    document["post_processor"] = _opening(vocabulary, stated)
+    document["post_processor"] = _opening(vocabulary, settings)
     if closing is not None and closing in vocabulary.pieces:
         document["post_processor"] = _template(vocabulary, closing, is_first=False)
     return checked_text(document, str(path))
 
 
-def _added(stated: Fields) -> list[tuple[str, Fields]]:
-    return stated.tables("added_tokens_decoder") if stated.get("added_tokens_decoder") else []
+def _added(settings: Fields) -> list[tuple[str, Fields]]:
+    return settings.tables("added_tokens_decoder") if settings.get("added_tokens_decoder") else []
 
 
-def _token_id(stated: Fields, key: str, vocab_size: int) -> int:
+def _token_id(settings: Fields, key: str, vocab_size: int) -> int:
     if not key.isdecimal() or int(key) >= vocab_size:
-        stated.fail("added_tokens_decoder", key, f"ids below {vocab_size}")
+        settings.fail("added_tokens_decoder", key, f"ids below {vocab_size}")
     return int(key)
 
 
@@ -117,11 +117,11 @@ def _with_tokens(vocabulary: Vocabulary, added: dict[int, Fields]) -> Vocabulary
     )
 
 
-def _opening(vocabulary: Vocabulary, stated: Fields) -> dict[str, Any] | None:
+def _opening(vocabulary: Vocabulary, settings: Fields) -> dict[str, Any] | None:
     """Returns what puts the opening token before a text; unigram models have none by default."""
-    token = stated.get("bos_token")
+    token = settings.get("bos_token")
     text = token.get("content") if isinstance(token, dict) else token
-    is_wanted = stated.flag("add_bos_token", not vocabulary.is_unigram)
+    is_wanted = settings.flag("add_bos_token", not vocabulary.is_unigram)
     if not is_wanted or not isinstance(text, str) or text not in vocabulary.pieces:
         return None
     return _template(vocabulary, text, is_first=True)

@@ -104,8 +104,8 @@ class TokenizerFiles:
     @property
     def is_of_version_5(self) -> bool:
         """Whether transformers 5 wrote them: they say all of what its classes build."""
-        stated = self.settings
-        return stated.get("backend") is not None or isinstance(stated.get(OWN_ROLES), list)
+        settings = self.settings
+        return settings.get("backend") is not None or isinstance(settings.get(OWN_ROLES), list)
 
     @property
     def is_rebuilt(self) -> bool:
@@ -115,17 +115,17 @@ class TokenizerFiles:
     @property
     def tokenizer_class(self) -> TokenizerClass:
         """The class that transformers reads the tokenizer with."""
-        stated = self.settings.get("tokenizer_class") or self.config.get("tokenizer_class")
+        class_name = self.settings.get("tokenizer_class") or self.config.get("tokenizer_class")
         family = self.config.get("model_type")
         if self.is_of_version_5 and family == "qwen2":  # whose files often name another class
             return _QWEN2
-        name = stated if isinstance(stated, str) else _CLASS_OF_FAMILY.get(str(family), "")
+        name = class_name if isinstance(class_name, str) else _CLASS_OF_FAMILY.get(str(family), "")
         return _CLASSES.get(name.removesuffix("Fast").removesuffix("Tokenizer"), TokenizerClass())
 
     def roles(self) -> dict[str, str]:
         """Returns the token of each role. Null takes away what the class gives."""
-        found = {**self.tokenizer_class.roles, **self.stated_roles()}
-        return {role: text for role, text in found.items() if text}
+        roles = {**self.tokenizer_class.roles, **self.stated_roles()}
+        return {role: text for role, text in roles.items() if text}
 
     def stated_roles(self) -> dict[str, str | None]:
         """Returns the token of each role that a file names, None for null."""
@@ -144,19 +144,22 @@ class TokenizerFiles:
         return self._flags_in(self._listed())
 
     def _stated_roles(self) -> dict[str, Any]:
-        stated = {**self.settings.values, **(self.more_roles.values if self.is_legacy else {})}
-        own = self.settings.get(OWN_ROLES)
-        own = own if isinstance(own, Mapping) else {}
+        values = {**self.settings.values, **(self.more_roles.values if self.is_legacy else {})}
+        more = self.settings.get(OWN_ROLES)
+        more = more if isinstance(more, Mapping) else {}
         return {
-            **{role: stated[role] for role in ROLES if role in stated},
-            **{role: token for role, token in own.items() if role.endswith("_token")},
+            **{role: values[role] for role in ROLES if role in values},
+            **{role: token for role, token in more.items() if role.endswith("_token")},
         }
 
     def _listed(self) -> list[Any]:
         sources = [self.settings, *([self.more_roles] if self.is_legacy else [])]
-        own = self.settings.get(OWN_ROLES)
+        more = self.settings.get(OWN_ROLES)
         lists = [source.get(MORE_ROLES) or [] for source in sources]
-        return [*(item for each in lists for item in each), *(own if isinstance(own, list) else [])]
+        return [
+            *(item for each in lists for item in each),
+            *(more if isinstance(more, list) else []),
+        ]
 
     def _flags_in(self, tokens: Iterable[Any]) -> dict[str, dict[str, bool]]:
         tables = [self.settings.nested("", t) for t in tokens if isinstance(t, Mapping)]
@@ -266,14 +269,17 @@ def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int
     vocabulary = _vocabulary(document)
     special = {*files.roles().values(), *files.additional()}
     of_roles = files.flags_of_roles()
-    given = special - {*files.stated_roles().values(), *files.additional()}  # by the class alone
+    more_special = special - {
+        *files.stated_roles().values(),
+        *files.additional(),
+    }  # by the class alone
     for content, flags in _stated_tokens(files).items():
         is_known = content in added
         if is_known and flags is None:
             continue
         token_id = added[content]["id"] if is_known else vocabulary.get(content)
         if token_id is None:
-            if content in given:
+            if content in more_special:
                 continue
             token_id = max(len(vocabulary), *(token["id"] + 1 for token in added.values()), 0)
         if token_id >= vocab_size:
@@ -300,20 +306,24 @@ def _stated_tokens(files: TokenizerFiles) -> dict[str, dict[str, bool] | None]:
 
     None for flags that no file states.
     """
-    found: dict[str, dict[str, bool] | None] = {}
+    stated_tokens: dict[str, dict[str, bool] | None] = {}
     if not files.is_legacy:
         tokens = files.settings.tables("added_tokens_decoder")
         for _, token in sorted(tokens, key=lambda item: int(item[0]) if item[0].isdecimal() else 0):
-            found[token.text("content")] = _flags(token)
+            stated_tokens[token.text("content")] = _flags(token)
     else:
         ids = {text: files.added.integer(text) for text in files.added.values}
-        found |= dict.fromkeys(sorted(ids, key=ids.__getitem__))
+        stated_tokens |= dict.fromkeys(sorted(ids, key=ids.__getitem__))
     flags = {} if files.is_legacy else files.flags_of_roles()
     roles = files.roles()
-    own = [text for role, text in roles.items() if role not in ROLES]
-    for text in (*(roles[role] for role in roles if role in ROLES), *files.additional(), *own):
-        found.setdefault(text, flags.get(text))
-    return {**found, **files.flags_of_additional()}
+    more_roles = [text for role, text in roles.items() if role not in ROLES]
+    for text in (
+        *(roles[role] for role in roles if role in ROLES),
+        *files.additional(),
+        *more_roles,
+    ):
+        stated_tokens.setdefault(text, flags.get(text))
+    return {**stated_tokens, **files.flags_of_additional()}
 
 
 def _flags(token: Fields) -> dict[str, bool]:

@@ -96,7 +96,7 @@ def _last_run(file: MappedFile, start: int, end: int) -> Iterator[tuple[int, int
     """Yields the run of zeros that reaches ``end``, if there is one."""
     for stop in range(end, start, -_CHUNK):
         first = max(start, stop - _CHUNK)
-        if len(found := np.flatnonzero(file.view(first, stop - first))):
-            if end - (first + int(found[-1]) + 1) >= _MIN_RUN:
-                yield first + int(found[-1]) + 1, end
+        if len(written := np.flatnonzero(file.view(first, stop - first))):
+            if end - (first + int(written[-1]) + 1) >= _MIN_RUN:
+                yield first + int(written[-1]) + 1, end
             return

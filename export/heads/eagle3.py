@@ -55,13 +55,13 @@ class Eagle3Folder:
 
     def layers(self, n_layers: int) -> tuple[int, ...]:
         """Returns how many of the model's ``n_layers`` are before each state that it reads."""
-        own = self.fields.table("eagle_config", {})
-        stated = own.get("eagle_aux_hidden_state_layer_ids")
-        if stated is None:
+        eagle_config = self.fields.table("eagle_config", {})
+        layer_ids = eagle_config.get("eagle_aux_hidden_state_layer_ids")
+        if layer_ids is None:
             return (2, n_layers // 2, n_layers - 3)
-        ids = own.integers("eagle_aux_hidden_state_layer_ids", 0, n_layers - 1)
+        ids = eagle_config.integers("eagle_aux_hidden_state_layer_ids", 0, n_layers - 1)
         if len(ids) != EAGLE3_LAYERS or list(ids) != sorted(set(ids)):
-            own.fail("eagle_aux_hidden_state_layer_ids", list(ids), "three rising layers")
+            eagle_config.fail("eagle_aux_hidden_state_layer_ids", list(ids), "three rising layers")
         return tuple(layer + 1 for layer in ids)
 
     @cached_property
@@ -84,21 +84,21 @@ class Eagle3Folder:
         Raises:
             CheckpointError: It is the head of another model.
         """
-        own = find_family("llama").read_hf(self.fields)
+        config = find_family("llama").read_hf(self.fields)
         for key in ("hidden_size", "vocab_size"):
-            if getattr(own, key) != getattr(target, key):
+            if getattr(config, key) != getattr(target, key):
                 raise CheckpointError(
                     f"{self.name} is a draft head of another model: its {key} is "
-                    f"{getattr(own, key)}, the model's {getattr(target, key)}"
+                    f"{getattr(config, key)}, the model's {getattr(target, key)}"
                 )
-        wide = self.fields.integer("target_hidden_size", own.hidden_size)
-        if own.n_layers != 1 or wide != own.hidden_size or target.embedding_scale != 1:
+        wide = self.fields.integer("target_hidden_size", config.hidden_size)
+        if config.n_layers != 1 or wide != config.hidden_size or target.embedding_scale != 1:
             raise CheckpointError(
                 f"{self.name}: EAGLE-3 heads of one layer, as wide as their model, are read; this "
-                f"has {own.n_layers} layers, and reads states of {wide} numbers"
+                f"has {config.n_layers} layers, and reads states of {wide} numbers"
             )
         return dataclasses.replace(
-            own,
+            config,
             max_positions=target.max_positions,
             is_head_tied=False,
             trimmed_head_size=self.tensors["lm_head.weight"].shape[0],
@@ -116,12 +116,12 @@ class Eagle3Folder:
         places = {name: _NAMES.get(name, name) for name in shapes}
         if unread := sorted(set(self.tensors) - _OTHER - set(places.values())):
             raise CheckpointError(f"{self.name}: nothing reads the tensor {unread[0]}")
-        found: dict[str, HeadWeight] = {
+        weights: dict[str, HeadWeight] = {
             name: self._values(places[name], shape) for name, shape in shapes.items()
         }
-        rows = found["lm_head.weight"]
+        rows = weights["lm_head.weight"]
         assert isinstance(rows, np.ndarray)
-        return found | {"lm_head.weight": rows[np.argsort(self.ids)]}
+        return weights | {"lm_head.weight": rows[np.argsort(self.ids)]}
 
     def check_tokens(self, parent: BundleWeights, target: ModelConfig) -> None:
         """Raises a CheckpointError where the draft vocabulary or embeddings are another model's."""
@@ -135,9 +135,9 @@ class Eagle3Folder:
             if not np.array_equal(named, rising):
                 raise CheckpointError(f"{self.name}: d2t and t2d name different tokens")
         if "embed_tokens.weight" in self.tensors:
-            own = self._values("embed_tokens.weight", (target.vocab_size, target.hidden_size))
+            embedding = self._values("embed_tokens.weight", (target.vocab_size, target.hidden_size))
             rows = np.unique(np.linspace(0, target.vocab_size - 1, _N_COMPARED).astype(np.int64))
-            alike = _cosine(own[rows], parent.matrix("embed_tokens.weight", rows))
+            alike = _cosine(embedding[rows], parent.matrix("embed_tokens.weight", rows))
             if alike < _MIN_COSINE:
                 raise CheckpointError(
                     f"{self.name} is a draft head of another model: its embeddings differ from "
@@ -163,7 +163,7 @@ def read_eagle3(folder: Path) -> Eagle3Folder:
     """
     name, fields = folder.resolve().name, read_fields(folder, "config.json")
     classes = fields.texts("architectures")
-    if not any("eagle3" in one.lower() for one in classes):
+    if not any("eagle3" in name.lower() for name in classes):
         raise CheckpointError(
             f"{name} is no EAGLE-3 head, but {', '.join(classes) or 'nothing'}: name a folder "
             "whose config.json says LlamaForCausalLMEagle3, or a file of `train head --head-file`"
@@ -172,7 +172,7 @@ def read_eagle3(folder: Path) -> Eagle3Folder:
     if len(files) != 1:
         raise CheckpointError(f"{name} has {len(files)} safetensors files, expected one")
     stored = read_tensors(files[0])
-    tensors = {key.replace("midlayer.", "layers.0."): one for key, one in stored.items()}
+    tensors = {key.replace("midlayer.", "layers.0."): tensor for key, tensor in stored.items()}
     head = tensors.get("lm_head.weight")
     if head is None or len(head.shape) != 2:
         raise CheckpointError(f"{name} has no matrix lm_head.weight: fetch it again")

@@ -14,11 +14,11 @@ _SCHEME = "int8"
 
 def add_exit(model: RecipeModel) -> None:
     """The head of the model's early exits."""
-    wanted, target = model.config.exit, model.entry
-    assert wanted is not None
+    exit_options, target = model.config.exit, model.entry
+    assert exit_options is not None
     assert target is not None
-    size = wanted.chosen_head_size(target.config.vocab_size)
-    ids = choose_head_ids(model.source, size, wanted.corpus, model.report)
+    size = exit_options.chosen_head_size(target.config.vocab_size)
+    ids = choose_head_ids(model.source, size, exit_options.corpus, model.report)
     parent = BundleWeights(model.bundle_folder, target)
     config = head_config(target.config, len(ids), EXIT)
     weights = {
@@ -30,7 +30,7 @@ def add_exit(model: RecipeModel) -> None:
         kind=EXIT,
         model="",
         head=head,
-        hidden_layers=wanted.layers,
+        hidden_layers=exit_options.layers,
         corpus="",
         n_tokens=0,
         held_out=(),

@@ -40,17 +40,17 @@ def head_model(
     formats = head_formats(target, config, width, kind, scheme)
     folder = PurePosixPath(target.graph).parent
     graph = emit_head(config, target.context, width, formats, target.contract.kv.format, kind)
-    own = {key: str(folder / f"{kind}{end}") for key, end in _ENDS.items()}
+    paths = {key: str(folder / f"{kind}{end}") for key, end in _ENDS.items()}
     shared = target.weights if SHARED in formats else ()
     return ModelEntry(
         kind=DRAFT_MODEL,
-        graph=own["graph"],
-        weights=(own["weights"], *shared),
+        graph=paths["graph"],
+        weights=(paths["weights"], *shared),
         contract=head_contract(graph, config, width, target.contract, kind),
         config=config,
         context=target.context,
         tensor_formats={name: fmt.name for name, fmt in formats.items()},
-        head_ids=own["ids"],
+        head_ids=paths["ids"],
     )
 
 
@@ -58,9 +58,9 @@ def head_formats(
     target: ModelEntry, config: ModelConfig, width: int, kind: str, scheme: str
 ) -> dict[str, QuantFormat]:
     """Returns the format of every matrix of a head; what it borrows has the target model's."""
-    own = dict.fromkeys(own_matrices(config, width, kind), FORMATS[SCHEMES[scheme] or "f32"])
+    formats = dict.fromkeys(own_matrices(config, width, kind), FORMATS[SCHEMES[scheme] or "f32"])
     shapes, borrowed = head_shapes(config, width, kind), borrowed_of(kind, target.config)
-    return own | {
+    return formats | {
         name: target.format_of(theirs) for name, theirs in borrowed.items() if name in shapes
     }
 

@@ -175,8 +175,8 @@ def write_head(
     Raises:
         OSError: The disk is full.
     """
-    own = graph.with_suffix(".bin")
-    with own.open("wb") as file:
+    values_file = graph.with_suffix(".bin")
+    with values_file.open("wb") as file:
         for tensor in model.graph.initializer:
             if tensor.data_location != TensorProto.EXTERNAL:
                 continue
@@ -190,7 +190,7 @@ def write_head(
                 values = _values(tensor, config, weights, formats)
             file.write(bytes(-file.tell() % _PAGE_BYTES))
             entries = {
-                "location": own.name,
+                "location": values_file.name,
                 "offset": str(file.tell()),
                 "length": str(values.nbytes),
             }

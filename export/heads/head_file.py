@@ -117,13 +117,13 @@ class HeadFile:
         return PlainTensor(fmt, codes, scales)
 
     def _values(self, name: str, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
-        found = self.tensors.get(name)
-        if found is None or found.shape != shape or found.dtype != np.dtype(dtype):
-            got = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
+        tensor = self.tensors.get(name)
+        if tensor is None or tensor.shape != shape or tensor.dtype != np.dtype(dtype):
+            got = "nothing" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
             raise CheckpointError(
                 f"{self.path.name}: {name} is {got}, expected {np.dtype(dtype)}{list(shape)}"
             )
-        return found
+        return tensor
 
 
 def model_digest(weights: BundleWeights, config: ModelConfig) -> str:

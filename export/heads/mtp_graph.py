@@ -77,15 +77,15 @@ def write_joined_graph(
     head = entry.head
     assert head.head_ids is not None
     model = load_model(folder / target.graph)
-    own = load_model(folder / head.graph)
+    head_model = load_model(folder / head.graph)
     ids = read_head_ids(folder / head.head_ids, head.config.vocab_size).astype(np.int64)
-    add_light_heads(model, own, head, entry.kind, ids)
+    add_light_heads(model, head_model, head, entry.kind, ids)
     save_model(model, folder / joined.graph)
 
 
 def add_light_heads(
     model: ModelProto,
-    own: ModelProto,
+    head_model: ModelProto,
     head: ModelEntry,
     kind: str,
     ids: npt.NDArray[np.int64],
@@ -102,7 +102,7 @@ def add_light_heads(
     own: the graph of the heads by themselves, which says where their weights are. ids: tokens that
     they can name, rising.
     """
-    graph = _Grafting(model, own, head, kind)
+    graph = _Grafting(model, head_model, head, kind)
     graph.constant(_IDS, ids)
     graph.begin()
     for step in range(head.config.n_layers):
@@ -113,11 +113,13 @@ def add_light_heads(
 class _Grafting:
     """A target model's graph while light heads are added to it."""
 
-    def __init__(self, model: ModelProto, own: ModelProto, head: ModelEntry, kind: str) -> None:
+    def __init__(
+        self, model: ModelProto, head_model: ModelProto, head: ModelEntry, kind: str
+    ) -> None:
         self._graph = model.graph
         (selection,) = GraphEditor(model).readers(LOGIT_ROWS)
         self._rows = selection.output[0]  # of the residual stream
-        self._weights = {tensor.name: tensor for tensor in own.graph.initializer}
+        self._weights = {tensor.name: tensor for tensor in head_model.graph.initializer}
         self._known = {tensor.name for tensor in model.graph.initializer}
         self._head = head
         self._kind = kind
@@ -192,12 +194,12 @@ class _Grafting:
 
     def _graft(self, small: GraphProto, stem: str) -> None:
         """Adds the nodes of ``small`` under names of their own, and what they read."""
-        given = {_STATE, self._token, *self._seen, ""}
+        from_model = {_STATE, self._token, *self._seen, ""}
         weights = {t.name: self._weight(t) for t in small.initializer}
         for node in small.node:
             for names in (node.input, node.output):
                 for i, name in enumerate(names):
-                    if name not in given:
+                    if name not in from_model:
                         names[i] = weights.get(name, f"{stem}.{name}")
             node.name = f"{stem}.{node.name}"
             self._graph.node.append(node)
@@ -207,10 +209,10 @@ class _Grafting:
         name = tensor.name if tensor.name == SHARED else f"mtp.{tensor.name}"
         if name not in self._known:
             self._known.add(name)
-            found = TensorProto()
-            found.CopyFrom(self._weights.get(tensor.name, tensor))
-            found.name = name
-            self._graph.initializer.append(found)
+            copied = TensorProto()
+            copied.CopyFrom(self._weights.get(tensor.name, tensor))
+            copied.name = name
+            self._graph.initializer.append(copied)
         return name
 
     def _axis(self, axis: int) -> str:

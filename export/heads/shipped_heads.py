@@ -47,9 +47,9 @@ class ShippedHead:
             content = self.path.read_bytes()
         except OSError as error:
             raise CheckpointError(f"cannot read {self.path}: {error.strerror}; {_AGAIN}") from None
-        if (found := hashlib.sha256(content).hexdigest()) != self.sha256:
+        if (digest := hashlib.sha256(content).hexdigest()) != self.sha256:
             raise CheckpointError(
-                f"{self.path.name} has the SHA-256 {found[:12]}, expected {self.sha256[:12]}: "
+                f"{self.path.name} has the SHA-256 {digest[:12]}, expected {self.sha256[:12]}: "
                 f"{_AGAIN}"
             )
         return read_head_file(self.path)

@@ -73,8 +73,8 @@ def _run(*command: object) -> None:
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        found = next((i for i, line in enumerate(lines) if "rror" in line), -_N_LINES)
+        at = next((i for i, line in enumerate(lines) if "rror" in line), -_N_LINES)
         raise ConfigError(
-            f"the kernels could not be built ({' '.join(lines[found:][:_N_LINES])}): see "
+            f"the kernels could not be built ({' '.join(lines[at:][:_N_LINES])}): see "
             "`make test` for whether they build for this machine"
         )

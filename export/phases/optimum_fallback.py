@@ -129,23 +129,23 @@ def _read_config(model_folder: Path, family: str, session: ort.InferenceSession)
     """Returns what can be said of the model; sizes of the KV cache are the graph's."""
     from transformers import AutoConfig
 
-    stated = AutoConfig.from_pretrained(str(model_folder), local_files_only=True)
+    config = AutoConfig.from_pretrained(str(model_folder), local_files_only=True)
     shapes = {v.name: v.shape for v in session.get_inputs() if is_past_port(v.name)}
     _, n_kv_heads, _, head_size = shapes[past_port(0, "key")]
     epsilons = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
     return ModelConfig(
         family=family,
-        vocab_size=stated.vocab_size,
-        hidden_size=stated.hidden_size,
-        intermediate_size=getattr(stated, "intermediate_size", None) or 4 * stated.hidden_size,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
         n_layers=1 + max(map(layer_of_past, shapes)),
-        n_heads=stated.num_attention_heads,
+        n_heads=config.num_attention_heads,
         n_kv_heads=n_kv_heads,
         head_size=head_size,
-        max_positions=stated.max_position_embeddings,
-        rms_norm_eps=next((v for e in epsilons if (v := getattr(stated, e, None))), 1e-5),
-        rope_theta=float(getattr(stated, "rope_theta", None) or 10000.0),
-        is_head_tied=bool(stated.tie_word_embeddings),
+        max_positions=config.max_position_embeddings,
+        rms_norm_eps=next((v for e in epsilons if (v := getattr(config, e, None))), 1e-5),
+        rope_theta=float(getattr(config, "rope_theta", None) or 10000.0),
+        is_head_tied=bool(config.tie_word_embeddings),
     )
 
 

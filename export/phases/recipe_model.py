@@ -44,8 +44,8 @@ class RecipeModel(ModelExport):
     @property
     def kv_format(self) -> str:
         """Format of the KV cache."""
-        wanted, known = self.config.kv_format, self.device.kv_formats
-        return wanted if wanted in known else known[0]
+        format_name, known = self.config.kv_format, self.device.kv_formats
+        return format_name if format_name in known else known[0]
 
     @property
     def returned_layers(self) -> tuple[int, ...]:

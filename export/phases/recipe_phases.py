@@ -46,7 +46,7 @@ def recipe_phases(compiler: str) -> Phases:
 
 def configure(model: RecipeModel) -> None:
     """How long and how deep the graph is."""
-    config, wanted = model.source.config, model.config.context
+    config, context = model.source.config, model.config.context
     check_recurrence(model.compiler, config)
     check_bidirectional(model.compiler, config)
     if config.fills_masks and (model.config.draft or model.config.exit or model.config.head):
@@ -60,7 +60,7 @@ def configure(model: RecipeModel) -> None:
     usual = model.device.usual_context or config.max_positions
     if model.embedding is not None:
         usual = model.embedding.max_tokens or usual
-    model.context = wanted or min(usual, config.max_positions)
+    model.context = context or min(usual, config.max_positions)
     if model.kind == DRAFT_MODEL:
         model.context = min(model.context, config.max_positions)
     if model.context > config.max_positions:
@@ -106,8 +106,10 @@ def _check_beside_encoder(model: RecipeModel) -> None:
 
 def _check_embedder(model: RecipeModel) -> None:
     """Says how texts become vectors, and writes the matrices behind the pooling."""
-    config, wanted, name = model.source.config, model.config, model.source.name
-    if config.is_embedder and (wanted.draft or wanted.exit or model.head_file or wanted.calibrate):
+    config, options, name = model.source.config, model.config, model.source.name
+    if config.is_embedder and (
+        options.draft or options.exit or model.head_file or options.calibrate
+    ):
         raise ConfigError(
             f"{name} makes vectors of texts and writes none: export it without --draft, --exit, "
             "--head and --calibrate"
@@ -137,20 +139,20 @@ def _check_embedder(model: RecipeModel) -> None:
 
 def trim_head(model: RecipeModel) -> None:
     """The tokens that a draft model's LM head knows."""
-    wanted = model.config.draft
-    assert wanted is not None
-    size = wanted.chosen_head_size(model.source.config.vocab_size)
+    draft = model.config.draft
+    assert draft is not None
+    size = draft.chosen_head_size(model.source.config.vocab_size)
     if size:
-        ids = choose_head_ids(model.source, size, wanted.corpus, model.report)
+        ids = choose_head_ids(model.source, size, draft.corpus, model.report)
         write_head_ids(model.folder / HEAD_IDS_NAME, ids)
         model.source = TrimmedHead(model.source, ids)
 
 
 def check_weights(model: RecipeModel) -> None:
     """Every weight is a number, and not all of them are zeros."""
-    found = check_weights_read(model.source, model.source.name, model.report)
-    model.weights = {"n_matrices": found.n_matrices, "n_vectors": found.n_vectors}
-    model.warnings += found.warnings(model.source.name)
+    check = check_weights_read(model.source, model.source.name, model.report)
+    model.weights = {"n_matrices": check.n_matrices, "n_vectors": check.n_vectors}
+    model.warnings += check.warnings(model.source.name)
     model.warnings += [f"{line}: {INTERRUPTED}" for line in model.source.unwritten()]
 
 
@@ -176,8 +178,8 @@ def quantise(model: RecipeModel) -> None:
         if error.relative_rms > MAX_MATRIX_ERROR
     ]
     for name in matrices(model.source.config):
-        own = model.source.format(name)
-        model.formats[name] = own if model.device.keeps(own.name) else FORMATS["f32"]
+        kept = model.source.format(name)
+        model.formats[name] = kept if model.device.keeps(kept.name) else FORMATS["f32"]
 
 
 def verify(model: RecipeModel) -> None:

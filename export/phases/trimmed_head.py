@@ -52,11 +52,11 @@ class TrimmedHead(EditedCheckpoint):
         """Returns rows [start, stop) of the matrix ``name``."""
         if name != TRIMMED:
             return self._checkpoint.rows(name, start, stop)
-        wanted = self._ids[start:stop]
+        ids = self._ids[start:stop]
         parts = []
         for first in range(0, self.config.vocab_size, _CHUNK_ROWS):
             last = min(first + _CHUNK_ROWS, self.config.vocab_size)
-            inside = wanted[(wanted >= first) & (wanted < last)]
+            inside = ids[(ids >= first) & (ids < last)]
             if len(inside):
                 parts.append(_take(self._checkpoint.rows(self._whole, first, last), inside - first))
         return _joined(parts)

@@ -112,13 +112,13 @@ class Quantized(EditedCheckpoint):
         is_small = name in self._short or name.endswith(".router.weight")
         if self._format_name is None or is_small:
             return held
-        wanted = FORMATS[self._format_name]
+        fmt = FORMATS[self._format_name]
         is_draft_head = self._is_draft and name == head_weight(self.config)
         if name in _OF_TOKENS and not is_draft_head:
-            wanted = FORMATS[EIGHT_BITS.get(wanted.name, wanted.name)]
-        wanted = self._formats.get(name, wanted)
+            fmt = FORMATS[EIGHT_BITS.get(fmt.name, fmt.name)]
+        fmt = self._formats.get(name, fmt)
         is_requantised = self._is_draft or self._checkpoint.format(name).is_float
-        return wanted if is_requantised and held.bits > wanted.bits else held
+        return fmt if is_requantised and held.bits > fmt.bits else held
 
     def stand_in(self, name: str) -> QuantFormat | None:
         """Returns the format that stands in for that of the matrix ``name``: none is needed."""

@@ -321,20 +321,20 @@ class PortableEmitter(Ops[str]):
 
     def recurrence(self, parts: Sequence[str], layer: int) -> str:
         """Adds a call of the recurrence, a function of standard operators; its rows are ports."""
-        own, y = self._config.recurrence, f"{mixer_prefix(layer)}.recurrence"
+        recurrence, y = self._config.recurrence, f"{mixer_prefix(layer)}.recurrence"
         names = [f"{mixer_prefix(layer)}.{name}" for name in VECTORS]
         vectors = [name for name in names if name in self._shapes]
         past, present = [rows_port(layer), CONV_TAPS], [new_rows_port(layer)]
-        self._inputs.append(_value(past[0], self.element, (1, "Q", own.row_size)))
-        self._outputs.append(_value(present[0], self.element, (1, "Q+T", own.row_size)))
-        self._shared_port(CONV_TAPS, ("S" if own.has_states else "T", own.conv_size))
-        if own.has_states:
+        self._inputs.append(_value(past[0], self.element, (1, "Q", recurrence.row_size)))
+        self._outputs.append(_value(present[0], self.element, (1, "Q+T", recurrence.row_size)))
+        self._shared_port(CONV_TAPS, ("S" if recurrence.has_states else "T", recurrence.conv_size))
+        if recurrence.has_states:
             past += self._state_ports(layer)
             present.append(new_state_port(layer))
             ends = [name.removeprefix(f"{mixer_prefix(layer)}.") for name in vectors]
-            function = state_space(OPSET, own, ends)
+            function = state_space(OPSET, recurrence, ends)
         else:
-            function = short_conv(OPSET, own.has_conv_bias)
+            function = short_conv(OPSET, recurrence.has_conv_bias)
         self._functions[function.name] = function
         inputs = [*parts, *past, *map(self._weight, vectors)]
         self._nodes.append(make_node(function.name, inputs, [y, *present], y, domain=DOMAIN))
@@ -427,8 +427,8 @@ class PortableEmitter(Ops[str]):
         stem = x.removesuffix(".matmul")
         least = self._float("size.least", MIN_SQUARE)
         square = self._node("Max", [self._mean_square(x, f"{stem}.square"), least], f"{stem}.least")
-        wanted = self._mean_square(like, f"{stem}.wanted")
-        quotient = self._node("Div", [wanted, square], f"{stem}.quotient")
+        target = self._mean_square(like, f"{stem}.wanted")
+        quotient = self._node("Div", [target, square], f"{stem}.quotient")
         factor = self._node("Sqrt", [quotient], f"{stem}.factor")
         return self._node("Mul", [x, factor], f"{stem}.matched")
 
@@ -473,7 +473,7 @@ class PortableEmitter(Ops[str]):
     def clamped_experts(self, x: str, router: str, prefix: str) -> str:
         """Adds them as `experts` does, with an Add of each bias [E, 1, N]."""
         limit = self._config.expert_limit
-        least, most, one, slope = (
+        least, most, unit, slope = (
             self._float(f"experts.{name}", value)
             for name, value in (
                 ("least", -limit), ("most", limit), ("one", 1.0), ("slope", GATE_SLOPE),
@@ -486,7 +486,7 @@ class PortableEmitter(Ops[str]):
         steep = self._node("Mul", [gate, slope], f"{prefix}.steep")
         sigmoid = self._node("Sigmoid", [steep], f"{prefix}.sigmoid")
         open_gate = self._node("Mul", [gate, sigmoid], f"{prefix}.open")
-        more = self._node("Add", [up, one], f"{prefix}.more")
+        more = self._node("Add", [up, unit], f"{prefix}.more")
         gated = self._node("Mul", [open_gate, more], f"{prefix}.gated")
         return self._mixed(self._biased(gated, f"{prefix}.down_proj"), router, prefix)
 
@@ -650,8 +650,8 @@ class PortableEmitter(Ops[str]):
         stem, whole = "distance", "distance.bias"
         if stem not in self._shared:
             self._shared.add(stem)
-            one = self._float("distance.one", 1.0, TensorProto.FLOAT)
-            behind = self._node("Sub", [self._places(stem), one], "distance.behind")
+            unit = self._float("distance.one", 1.0, TensorProto.FLOAT)
+            behind = self._node("Sub", [self._places(stem), unit], "distance.behind")
             of_heads = self._bias_of(
                 self._node("Cast", [behind], "distance.at", to=TensorProto.INT64)
             )

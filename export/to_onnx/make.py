@@ -87,15 +87,15 @@ def make_attribute(name: str, value: Any) -> AttributeProto:
         TypeError: The value is none of these, or a sequence of none or of several kinds.
     """
     is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-    given = value if is_list else [value]
-    values = [_plain(one) for one in given]
-    kinds = {kind for one in values for kind in _KINDS if isinstance(one, kind[0])}
+    elements = value if is_list else [value]
+    values = [_plain(element) for element in elements]
+    kinds = {kind for element in values for kind in _KINDS if isinstance(element, kind[0])}
     if len(kinds) != 1:
         raise TypeError(f"attribute {name}: got {value!r}, expected values of one kind")
     _, single, several = kinds.pop()
     kind = several if is_list else single
-    stated: dict[str, Any] = {_FIELDS[kind]: values if is_list else values[0]}
-    return AttributeProto(name=name, type=kind, **stated)
+    fields: dict[str, Any] = {_FIELDS[kind]: values if is_list else values[0]}
+    return AttributeProto(name=name, type=kind, **fields)
 
 
 def _plain(value: Any) -> Any:
@@ -123,8 +123,8 @@ def make_node(
     node = NodeProto(
         op_type=op_type, input=inputs, output=outputs, name=name or None, domain=domain or None
     )
-    stated = ((key, value) for key, value in sorted(attributes.items()) if value is not None)
-    node.attribute.extend(make_attribute(key, value) for key, value in stated)
+    present = ((key, value) for key, value in sorted(attributes.items()) if value is not None)
+    node.attribute.extend(make_attribute(key, value) for key, value in present)
     return node
 
 

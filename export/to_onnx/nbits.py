@@ -82,13 +82,13 @@ class BlockLayout:
     def chunks(self, source: WeightSource, names: Sequence[str]) -> dict[str, Chunks]:
         """Returns what yields codes, scales and offsets of the matrices ``names``, in order."""
         parts = partial(plain_rows, source, names)
-        found: dict[str, Chunks] = {
+        chunks: dict[str, Chunks] = {
             "codes": lambda: map(self.codes, parts()),
             "scales": lambda: (plain.groups()[0] for plain in parts()),
         }
         if self.format.has_minimum:
-            found["offsets"] = lambda: iter([np.concatenate([*map(self.offsets, parts())]).T])
-        return found
+            chunks["offsets"] = lambda: iter([np.concatenate([*map(self.offsets, parts())]).T])
+        return chunks
 
 
 def _middle(fmt: QuantFormat) -> int:

@@ -44,7 +44,7 @@ def short_conv(opset: int, has_bias: bool) -> FunctionProto:
     return make_function(DOMAIN, name, inputs, ["y", "present"], nodes, opsets)
 
 
-def state_space(opset: int, own: Recurrence, vectors: Sequence[str]) -> FunctionProto:
+def state_space(opset: int, recurrence: Recurrence, vectors: Sequence[str]) -> FunctionProto:
     """Returns Mamba-2 or the gated delta rule as a function: two loops, one behind the other.
 
     The first goes from the state before the pass along the trunk, a chain of tokens, and leaves
@@ -56,7 +56,7 @@ def state_space(opset: int, own: Recurrence, vectors: Sequence[str]) -> Function
     ``vectors``, of `VECTORS`; outputs y [1, T, H * P], present [1, Q + T, W], and the state.
     For the integers see `StateWalk`.
     """
-    n_gates = own.n_gates // own.n_heads
+    n_gates = recurrence.n_gates // recurrence.n_heads
     gates = [f"gates.{i}" for i in range(n_gates)]
     names = {"conv.weight": "weight", "conv.bias": "bias"}
     weights = [names.get(name, name) for name in vectors]
@@ -64,11 +64,11 @@ def state_space(opset: int, own: Recurrence, vectors: Sequence[str]) -> Function
     nodes = [
         _node("Concat", ["x", *gates], "rows", axis=-1),
         _node("Concat", ["past", "rows"], "present", axis=1),
-        *_channels(own, "bias" if "bias" in weights else ""),
-        *_heads(own),
-        *_gates(own),
-        *_walk(own),
-        *_outputs(own, has_skip),
+        *_channels(recurrence, "bias" if "bias" in weights else ""),
+        *_heads(recurrence),
+        *_gates(recurrence),
+        *_walk(recurrence),
+        *_outputs(recurrence, has_skip),
     ]
     inputs = ["x", *gates, "past", "taps", "state", "trunk", "levels", "order", *weights]
     outputs = ["y", "present", "left"]
@@ -87,16 +87,16 @@ def _convolution(axis: int, bias: str) -> list[NodeProto]:
     return [*nodes, _node("Add", [summed, bias], "convolved")] if bias else nodes
 
 
-def _channels(own: Recurrence, bias: str) -> list[NodeProto]:
+def _channels(recurrence: Recurrence, bias: str) -> list[NodeProto]:
     """Makes ``queries``, ``keys`` and ``values`` [S, ...], and ``gates`` [S, n_gates]."""
     parts = ["values.all", "keys.all", "queries.all"]
-    sizes = [own.value_size, own.key_size, own.key_size]
-    if own.kind == "delta":
+    sizes = [recurrence.value_size, recurrence.key_size, recurrence.key_size]
+    if recurrence.kind == "delta":
         parts, sizes = parts[::-1], sizes[::-1]
     return [
         _integers("one.first", [0]),
         _node("Squeeze", ["present", "one.first"], "steps"),
-        _integers("row.parts", [own.conv_channels, own.n_gates]),
+        _integers("row.parts", [recurrence.conv_channels, recurrence.n_gates]),
         _split("steps", ["channels", "gates.kept"], "row.parts"),
         _node("Gather", ["channels", "taps"], "read", axis=0),  # [S, K, C]
         *_convolution(1, bias),
@@ -104,22 +104,22 @@ def _channels(own: Recurrence, bias: str) -> list[NodeProto]:
         _node("Mul", ["convolved", "convolved.gate"], "activated"),
         _integers("channel.parts", sizes),
         _split("activated", parts, "channel.parts"),
-        _integer("tap.own", own.conv_size - 1),
+        _integer("tap.own", recurrence.conv_size - 1),
         _node("Gather", ["taps", "tap.own"], "own", axis=1),
         _node("Gather", ["gates.kept", "own"], "gates", axis=0),
     ]
 
 
-def _heads(own: Recurrence) -> list[NodeProto]:
+def _heads(recurrence: Recurrence) -> list[NodeProto]:
     """Makes ``values`` [S, H, 1, P], ``query``, ``key.row`` [S, H, 1, N], ``key`` [S, H, N, 1]."""
-    each = own.n_heads // own.n_groups
-    heads = np.arange(own.n_heads)
-    groups = heads % own.n_groups if own.is_tiled else heads // each
-    is_delta = own.kind == "delta"
+    each = recurrence.n_heads // recurrence.n_groups
+    heads = np.arange(recurrence.n_heads)
+    groups = heads % recurrence.n_groups if recurrence.is_tiled else heads // each
+    is_delta = recurrence.kind == "delta"
     nodes = [
-        _integers("values.shape", [0, own.n_heads, 1, own.head_size]),
+        _integers("values.shape", [0, recurrence.n_heads, 1, recurrence.head_size]),
         _node("Reshape", ["values.all", "values.shape"], "values"),
-        _integers("keys.shape", [0, own.n_groups, 1, own.state_size]),
+        _integers("keys.shape", [0, recurrence.n_groups, 1, recurrence.state_size]),
         _integers("groups", groups.tolist()),
         _integers("axis.last", [-1]),
     ]
@@ -128,7 +128,7 @@ def _heads(own: Recurrence) -> list[NodeProto]:
         if is_delta:
             nodes += _unit_length(f"{part}.apart")
             if part == "queries":
-                nodes.append(_float("queries.scale", own.state_size**-0.5))
+                nodes.append(_float("queries.scale", recurrence.state_size**-0.5))
                 nodes.append(_node("Mul", [f"{part}.apart.unit", "queries.scale"], "scaled"))
         made = {"keys": "keys.apart.unit", "queries": "scaled"} if is_delta else {}
         nodes.append(_node("Gather", [made.get(part, f"{part}.apart"), "groups"], name, axis=1))
@@ -146,9 +146,9 @@ def _unit_length(x: str) -> list[NodeProto]:
     ]
 
 
-def _gates(own: Recurrence) -> list[NodeProto]:
+def _gates(recurrence: Recurrence) -> list[NodeProto]:
     """Makes ``decay`` and ``strength`` [S, H, 1, 1]."""
-    step = "raw.step" if own.kind == "delta" else "gates"
+    step = "raw.step" if recurrence.kind == "delta" else "gates"
     nodes = [
         _node("Add", [step, "dt_bias"], "biased"),
         _node("Softplus", ["biased"], "step"),
@@ -156,10 +156,10 @@ def _gates(own: Recurrence) -> list[NodeProto]:
         _node("Mul", ["rate", "step"], "fading"),
         _node("Neg", ["fading"], "fading.log"),
         _node("Exp", ["fading.log"], "decay.flat"),
-        _integers("gates.shape", [0, own.n_heads, 1, 1]),
+        _integers("gates.shape", [0, recurrence.n_heads, 1, 1]),
         _node("Reshape", ["decay.flat", "gates.shape"], "decay"),
     ]
-    if own.kind != "delta":
+    if recurrence.kind != "delta":
         return [*nodes, _node("Reshape", ["step", "gates.shape"], "strength")]
     return [
         _split("gates", ["raw.strength", step]),
@@ -169,12 +169,12 @@ def _gates(own: Recurrence) -> list[NodeProto]:
     ]
 
 
-def _walk(own: Recurrence) -> list[NodeProto]:
+def _walk(recurrence: Recurrence) -> list[NodeProto]:
     """Makes ``left``, the state behind the trunk, and ``y.steps`` of trunk and levels."""
     return [
         _node("Constant", [], "always", value=tensor_of(np.array(True))),
         _node("Shape", ["trunk"], "trunk.length", start=0, end=1),
-        _loop("trunk.length", "state", ["left", "y.trunk"], _step(own, is_tree=False)),
+        _loop("trunk.length", "state", ["left", "y.trunk"], _step(recurrence, is_tree=False)),
         _split("levels", ["level.s", "level.p"], axis=0),
         _node("Squeeze", ["level.s", "one.first"], "level.steps"),
         _node("Squeeze", ["level.p", "one.first"], "level.parents"),
@@ -183,21 +183,21 @@ def _walk(own: Recurrence) -> list[NodeProto]:
         _integers("state.sizes", [1, 1, 1]),
         _node("Concat", ["width", "state.sizes"], "states.shape", axis=0),
         _node("Expand", ["left", "states.shape"], "states"),
-        _loop("depth", "states", ["states.last", "y.levels"], _step(own, is_tree=True)),
-        _integers("y.shape", [-1, own.value_size]),
+        _loop("depth", "states", ["states.last", "y.levels"], _step(recurrence, is_tree=True)),
+        _integers("y.shape", [-1, recurrence.value_size]),
         _node("Reshape", ["y.trunk", "y.shape"], "y.chain"),
         _node("Reshape", ["y.levels", "y.shape"], "y.tree"),
         _node("Concat", ["y.chain", "y.tree"], "y.steps", axis=0),
     ]
 
 
-def _step(own: Recurrence, is_tree: bool) -> GraphProto:
+def _step(recurrence: Recurrence, is_tree: bool) -> GraphProto:
     """Returns a step of a loop, that of one token or of all tokens of a level.
 
     Of a head's state S, S'' = decay S; S' = S'' + k (strength (v - recalled))^T, where the delta
     rule has recalled = k S'', Mamba-2 0; y = q S'.
     """
-    is_delta = own.kind == "delta"
+    is_delta = recurrence.kind == "delta"
     read = ["key", "query", "values", "decay", "strength", *(["key.row"] if is_delta else [])]
     nodes, state, value = [], "before", "values.here"
     if is_tree:
@@ -217,7 +217,7 @@ def _step(own: Recurrence, is_tree: bool) -> GraphProto:
         _node("Identity", ["goes.on"], "goes.further"),
     ]
     level = ("V",) if is_tree else ()
-    sizes = *level, *own.state_sizes
+    sizes = *level, *recurrence.state_sizes
     inputs = [
         make_port("i", TensorProto.INT64, ()),
         make_port("goes.on", TensorProto.BOOL, ()),
@@ -226,12 +226,14 @@ def _step(own: Recurrence, is_tree: bool) -> GraphProto:
     outputs = [
         make_port("goes.further", TensorProto.BOOL, ()),
         make_port("after", TensorProto.FLOAT, sizes),
-        make_port("y.here", TensorProto.FLOAT, (*level, own.n_heads, 1, own.head_size)),
+        make_port(
+            "y.here", TensorProto.FLOAT, (*level, recurrence.n_heads, 1, recurrence.head_size)
+        ),
     ]
     return make_graph(nodes, "level" if is_tree else "token", inputs, outputs)
 
 
-def _outputs(own: Recurrence, has_skip: bool) -> list[NodeProto]:
+def _outputs(recurrence: Recurrence, has_skip: bool) -> list[NodeProto]:
     """Makes ``y`` [1, T, H * P]."""
     nodes = [_node("Gather", ["y.steps", "order"], summed := "y.rows", axis=0)]
     if has_skip:
@@ -240,7 +242,7 @@ def _outputs(own: Recurrence, has_skip: bool) -> list[NodeProto]:
             _node("Neg", ["n"], "n.last"),
             _integers("end", [2**31]),
             _node("Slice", ["values", "n.last", "end", "one.first"], "values.own"),
-            _integers("skip.shape", [own.n_heads, 1, 1]),
+            _integers("skip.shape", [recurrence.n_heads, 1, 1]),
             _node("Reshape", ["skip", "skip.shape"], "skip.heads"),
             _node("Mul", ["values.own", "skip.heads"], "skipped.heads"),
             _node("Reshape", ["skipped.heads", "y.shape"], "skipped"),

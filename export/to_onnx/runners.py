@@ -89,10 +89,10 @@ class FusedRunner:
         ports = [past_port(i, part) for part in KV_PARTS for i in layers]
         rows = list(encoded(encoder, ids, ports).values())
         keys, values = (np.concatenate(rows[n : n + len(layers)]) for n in (0, len(layers)))
-        own = self._kv_cache[K_CACHE], self._kv_cache[V_CACHE]
-        panels = kv_panels_of("int8" if own[0].dtype == np.uint8 else "float16")
+        caches = self._kv_cache[K_CACHE], self._kv_cache[V_CACHE]
+        panels = kv_panels_of("int8" if caches[0].dtype == np.uint8 else "float16")
         panel, lane = np.divmod(np.arange(len(ids)), PANEL)
-        for name, view in panels.views(*own, self._config.head_size).items():
+        for name, view in panels.views(*caches, self._config.head_size).items():
             view[:, :, panel, lane] = panels.rows_of(keys, values)[name]
         self._n_source = len(ids)
 
@@ -169,15 +169,17 @@ class PortableRunner:
         n_kv = len(self._kv_cache)
         self._kv_cache = dict(zip(self._kv_cache, present[:n_kv], strict=True))
         self._rows = dict(zip(self._rows, present[n_kv:], strict=True))
-        found: Logits = logits[0]
-        return found
+        logits_: Logits = logits[0]
+        return logits_
 
     def _steps(self, parents: Sequence[int], n_past: int) -> dict[str, npt.NDArray[Any]]:
         """Returns what layers read to find rows; states are replayed from the beginning."""
-        own = self._own
-        if not own.has_states:
-            return {CONV_TAPS: conv_taps(parents, own.look_back + n_past, own.conv_size)}
-        walk = state_walk(parents, 0, n_past, False, own.conv_size)
+        recurrent = self._own
+        if not recurrent.has_states:
+            return {
+                CONV_TAPS: conv_taps(parents, recurrent.look_back + n_past, recurrent.conv_size)
+            }
+        walk = state_walk(parents, 0, n_past, False, recurrent.conv_size)
         states = {state_port(layer): self._state for layer in self._rows}
         return {**dict(zip(STATE_WALK, walk, strict=True)), **states}
 

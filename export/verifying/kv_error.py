@@ -108,22 +108,22 @@ def compare_kv_formats(
         parents = range(-1, len(chunk) - 1)
         logits = (runner.run(chunk, parents, start) for runner in (int8, float16))
         measured.append(_by_token(*logits))
-    found = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
+    measures = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
     return {
         "n_tokens": len(tokens),
-        "max_abs_error": float(found["max_abs_error"].max()),
-        "mean_abs_error": float(found["mean_abs_error"].mean()),
-        "logit_std": float(found["logit_std"].mean()),
-        "top1_agreement": float(found["is_top1_equal"].mean()),
-        "kl_nats": float(found["kl_nats"].mean()),
-        "max_kl_nats": float(found["kl_nats"].max()),
+        "max_abs_error": float(measures["max_abs_error"].max()),
+        "mean_abs_error": float(measures["mean_abs_error"].mean()),
+        "logit_std": float(measures["logit_std"].mean()),
+        "top1_agreement": float(measures["is_top1_equal"].mean()),
+        "kl_nats": float(measures["kl_nats"].mean()),
+        "max_kl_nats": float(measures["kl_nats"].max()),
     }
 
 
-def check_kv_error(found: dict[str, Any], name: str) -> None:
+def check_kv_error(error: dict[str, Any], name: str) -> None:
     """Raises an UnsupportedModelError if an int8 KV cache costs the model ``name`` too much."""
     check_error(
-        found,
+        error,
         f"with an int8 KV cache the logits of {name} are {{}} from those with float16",
         "export it with --kv-cache float16",
     )

@@ -58,17 +58,17 @@ def verify_logits(
         reference.read_source(verification_source(source.config))
     expected = reference.forward(tokens).logits.astype(np.float32)
     logits = runner.run(tokens, range(-1, N_TOKENS - 1))
-    found = compare_logits(logits, expected)
+    report = compare_logits(logits, expected)
     if source.config.is_embedder:
-        found = _of_hidden_states(found, logits, expected)
-    found["largest_kv"] = reference.largest_kv()
+        report = _of_hidden_states(report, logits, expected)
+    report["largest_kv"] = reference.largest_kv()
     if runs_trees:
-        found["tree_max_abs_error"] = _tree_error(runner, tokens, logits)
+        report["tree_max_abs_error"] = _tree_error(runner, tokens, logits)
     if has_gap:
         alone = [runner.run([token], [-1], n_past=i) for i, token in enumerate(tokens)]
         gap = float(np.abs(np.concatenate(alone) - logits).max())
-        found["row_gap"] = max(gap, found.get("tree_max_abs_error", 0.0))
-    return found
+        report["row_gap"] = max(gap, report.get("tree_max_abs_error", 0.0))
+    return report
 
 
 def verification_tokens(config: ModelConfig) -> list[int]:
@@ -81,15 +81,15 @@ def verification_source(config: ModelConfig) -> list[int]:
     return verification_tokens(config)[::-1]
 
 
-def check_error(found: dict[str, Any], place: str, hint: str) -> None:
-    """Raises an UnsupportedModelError if the logits of ``found`` are far from what they should be.
+def check_error(report: dict[str, Any], place: str, hint: str) -> None:
+    """Raises an UnsupportedModelError if the logits of ``report`` are far from what they should be.
 
     Args:
         found: as `compare_logits` returns it.
         place: whose logits are ``{}`` from what; the error takes the place of the braces.
         hint: why that may be, or what to do.
     """
-    error, spread = found["mean_abs_error"], found["logit_std"]
+    error, spread = report["mean_abs_error"], report["logit_std"]
     if not error <= MAX_RELATIVE_ERROR * spread:  # also true of NaN
         raise UnsupportedModelError(
             f"{place.format(f'{error:.3g}')}, expected at most {MAX_RELATIVE_ERROR} of their "
@@ -97,16 +97,16 @@ def check_error(found: dict[str, Any], place: str, hint: str) -> None:
         )
 
 
-def check_spread(found: dict[str, Any], name: str) -> None:
+def check_spread(report: dict[str, Any], name: str) -> None:
     """Raises a CheckpointError if the reference finds all tokens equally likely.
 
     Args:
         found: as `compare_logits` returns it.
         name: the model's name.
     """
-    if found["logit_std"] < MIN_SPREAD:
+    if report["logit_std"] < MIN_SPREAD:
         raise CheckpointError(
-            f"all logits of {name} are equal (their spread is {found['logit_std']:.3g}), so it "
+            f"all logits of {name} are equal (their spread is {report['logit_std']:.3g}), so it "
             "writes nothing but the first token: its weights are broken or the download was "
             "interrupted: fetch it again; nothing was written"
         )
@@ -127,11 +127,11 @@ def compare_logits(logits: Logits, expected: Logits) -> dict[str, Any]:
     }
 
 
-def _of_hidden_states(found: dict[str, Any], rows: Logits, expected: Logits) -> dict[str, Any]:
-    """Returns ``found`` for rows that are no logits: with the lowest cosine, ``min_cosine``."""
+def _of_hidden_states(report: dict[str, Any], rows: Logits, expected: Logits) -> dict[str, Any]:
+    """Returns ``report`` for rows that are no logits: with the lowest cosine, ``min_cosine``."""
     lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(expected, axis=1)
     cosines = np.sum(rows * expected, axis=1) / np.maximum(lengths, MIN_SPREAD)
-    kept = {key: found[key] for key in found if key not in ("kl_nats", "top1_agreement")}
+    kept = {key: report[key] for key in report if key not in ("kl_nats", "top1_agreement")}
     return {**kept, "min_cosine": float(cosines.min())}
 
 

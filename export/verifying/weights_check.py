@@ -45,20 +45,20 @@ class WeightsCheck:
 
     def warnings(self, name: str) -> list[str]:
         """Returns a line for each kind of zeros in the model ``name``."""
-        found = []
+        warnings = []
         if self.zeros:
-            found.append(f"{_counted(self.zeros, self.n_matrices, 'matrices')} of {name}")
+            warnings.append(f"{_counted(self.zeros, self.n_matrices, 'matrices')} of {name}")
         if self.partly:
             shares = [f"{matrix} ({share:.0%})" for matrix, share in self.partly.items()]
-            found.append(f"many rows of {_named(shares)} of {name}")
+            warnings.append(f"many rows of {_named(shares)} of {name}")
         if self.zero_norms:
-            found.append(
+            warnings.append(
                 f"{_counted(self.zero_norms, self.n_vectors, 'norms and biases')} of {name}"
             )
         return [
             f"{what} hold zeros alone: if the publisher did not mean that, the download of the "
             f"model was interrupted: {_FETCH_AGAIN}"
-            for what in found
+            for what in warnings
         ]
 
 
@@ -73,22 +73,22 @@ def check_weights_read(
         CheckpointError: A weight is infinite or undefined, or so many are zeros that nothing can
             be computed.
     """
-    found, shapes = WeightsCheck(), weight_shapes(source.config)
+    check, shapes = WeightsCheck(), weight_shapes(source.config)
     n_total, n_done = sum(int(np.prod(shape)) for shape in shapes.values()), 0
     for weight, shape in shapes.items():
         if len(shape) == 2:
-            _check_matrix(found, source, name, weight, (shape[0], shape[1]))
+            _check_matrix(check, source, name, weight, (shape[0], shape[1]))
         else:
-            _check_vector(found, source, name, weight)
+            _check_vector(check, source, name, weight)
         source.release()
         n_done += int(np.prod(shape))
         report(n_done, n_total)
-    _refuse_empty(found, source, name)
-    return found
+    _refuse_empty(check, source, name)
+    return check
 
 
 def _check_matrix(
-    found: WeightsCheck, source: WeightSource, name: str, weight: str, shape: tuple[int, int]
+    check: WeightsCheck, source: WeightSource, name: str, weight: str, shape: tuple[int, int]
 ) -> None:
     (n, k), n_zeros = shape, 0
     step = max(1, _CHUNK_WEIGHTS // max(k, 1))
@@ -97,20 +97,20 @@ def _check_matrix(
         if len(bad := np.flatnonzero(~_finite_rows(rows))):
             _refuse_undefined(name, weight, f" in row {start + int(bad[0])}")
         n_zeros += int(np.count_nonzero(~_nonzero_rows(rows)))
-    found.n_matrices += 1
+    check.n_matrices += 1
     if n_zeros == n:
-        found.zeros.append(weight)
+        check.zeros.append(weight)
     elif n_zeros > n * (_MANY_ZEROS if weight.startswith("layers.") else _MANY_PADDING):
-        found.partly[weight] = n_zeros / n
+        check.partly[weight] = n_zeros / n
 
 
-def _check_vector(found: WeightsCheck, source: WeightSource, name: str, weight: str) -> None:
+def _check_vector(check: WeightsCheck, source: WeightSource, name: str, weight: str) -> None:
     values = source.vector(weight)
     if not np.isfinite(values).all():
         _refuse_undefined(name, weight, "")
-    found.n_vectors += 1
+    check.n_vectors += 1
     if "norm" in weight and weight.endswith(".weight") and not values.any():
-        found.zero_norms.append(weight)
+        check.zero_norms.append(weight)
 
 
 def _refuse_undefined(name: str, weight: str, where: str) -> None:
@@ -120,11 +120,11 @@ def _refuse_undefined(name: str, weight: str, where: str) -> None:
     )
 
 
-def _refuse_empty(found: WeightsCheck, source: WeightSource, name: str) -> None:
-    zeros, config = set(found.zeros), source.config
-    if found.n_matrices and len(zeros) == found.n_matrices:
+def _refuse_empty(check: WeightsCheck, source: WeightSource, name: str) -> None:
+    zeros, config = set(check.zeros), source.config
+    if check.n_matrices and len(zeros) == check.n_matrices:
         raise CheckpointError(
-            f"{name}: all {found.n_matrices} matrices hold zeros alone, so the download was "
+            f"{name}: all {check.n_matrices} matrices hold zeros alone, so the download was "
             f"interrupted: {_FETCH_AGAIN}"
         )
     matrices_by_part: dict[str, list[str]] = {head_weight(config): [head_weight(config)]}

@@ -108,11 +108,11 @@ def train_bundle_draft(
         unseen = held_out_of(file.texts())
         quantised = share_drafted(job.output, sealed, unseen, options.n_threads)
     assert sealed.draft_name is not None
-    own = set(sealed.models[sealed.draft_name].files) - set(manifest.target.files)
+    draft_files = set(sealed.models[sealed.draft_name].files) - set(manifest.target.files)
     measured = draft.trained.measured
     return DraftReport(
         bundle=job.output,
-        n_bytes=sum(sealed.files[path].n_bytes for path in own),
+        n_bytes=sum(sealed.files[path].n_bytes for path in draft_files),
         before=draft.trained.before,
         quantised=quantised,
         covered=measured.covered,
@@ -127,10 +127,10 @@ def train_bundle_draft(
 
 def _same_tokens(path: Path, target: BundleManifest) -> BundleManifest:
     """Returns the manifest of a bundle, whose tokens are those of ``target``."""
-    found = read_manifest(path)
-    if found.files[TOKENIZER_NAME].sha256 != target.files[TOKENIZER_NAME].sha256:
+    manifest = read_manifest(path)
+    if manifest.files[TOKENIZER_NAME].sha256 != target.files[TOKENIZER_NAME].sha256:
         raise ConfigError(
             f"{path} has another tokenizer than {target.name}: begin with a model of the same "
             "family, or with some layers of the target model, --layers N"
         )
-    return found
+    return manifest

@@ -145,8 +145,8 @@ def train_draft(
     )
     trained = trainer.run(report, is_over)
     del weights[SHARED]  # of which only some rows are there
-    own = weights | trained.weights
-    return TrainedDraft(config, own, lessons.head_ids, lessons.n_tokens, trained)
+    weights_ = weights | trained.weights
+    return TrainedDraft(config, weights_, lessons.head_ids, lessons.n_tokens, trained)
 
 
 def put_draft(
@@ -263,5 +263,5 @@ def _fused(
 
 
 def _measures(draft: TrainedDraft) -> dict[str, float]:
-    found = draft.trained.measured.by_depth[0]
-    return {"held_out": round(found, 4), "held_out_before": round(draft.trained.before or 0.0, 4)}
+    first = draft.trained.measured.by_depth[0]
+    return {"held_out": round(first, 4), "held_out_before": round(draft.trained.before or 0.0, 4)}

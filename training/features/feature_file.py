@@ -135,9 +135,11 @@ class FeatureFile:
 
     def _listed(self) -> tuple[list[int], list[str]]:
         try:
-            found: Any = json.loads((self.folder / _LIST).read_text(encoding="utf-8"))
-            if found["key"] == self._key:
-                return [int(n) for n in found["lengths"]], [str(kind) for kind in found["kinds"]]
+            content: Any = json.loads((self.folder / _LIST).read_text(encoding="utf-8"))
+            if content["key"] == self._key:
+                return [int(n) for n in content["lengths"]], [
+                    str(kind) for kind in content["kinds"]
+                ]
         except (OSError, ValueError, LookupError, TypeError):
             pass
         return [], []

@@ -82,10 +82,10 @@ class FeatureReader:
     def _known(self, is_own: bool) -> tuple[int, int]:
         """Returns texts and tokens that the file has, of those the model wrote or of others."""
         file = self._file
-        found = [
+        lengths = [
             n for n, kind in zip(file.lengths, file.kinds, strict=True) if (kind == SELF) == is_own
         ]
-        return len(found), sum(found)
+        return len(lengths), sum(lengths)
 
     def _read(self, window: Window) -> TextFeatures:
         return self._engine.run(self._passes(window))

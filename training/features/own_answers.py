@@ -41,9 +41,10 @@ class OwnAnswers:
         """
         marks = find_infill_tokens(self.engine.tokenizer)
         request = partial(self._request, _n_new(self.engine.context), marks.stops if marks else ())
-        ends, asked = tee(prompt_end(prompt, self.engine.context) for prompt in prompts)
+        ends, ends_again = tee(prompt_end(prompt, self.engine.context) for prompt in prompts)
         openers = (
-            partial(self.engine.stream, end, request(seed)) for seed, end in enumerate(asked, first)
+            partial(self.engine.stream, end, request(seed))
+            for seed, end in enumerate(ends_again, first)
         )
         with closing(in_order(openers, self.n_at_once, self.is_over)) as results:
             for end, result in zip(ends, results, strict=False):

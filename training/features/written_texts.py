@@ -29,7 +29,7 @@ class WrittenTexts:
             ConfigError: It cannot be written.
         """
         head = {"model": self.fingerprint, "temperature": self.temperature}
-        lines = [json.dumps(one) for one in (head, *self.texts)]
+        lines = [json.dumps(row) for row in (head, *self.texts)]
         try:
             with replacing(path) as file:
                 file.write("".join(line + "\n" for line in lines).encode())
@@ -67,11 +67,11 @@ def is_text(tokens: object, vocab_size: int) -> bool:
 
 def enough_of(texts: Iterable[list[int]], n_tokens: int) -> list[list[int]]:
     """Returns the first texts that have ``n_tokens`` together; all if they have fewer."""
-    found: list[list[int]] = []
+    encoded: list[list[int]] = []
     n_found = 0
     for text in texts:
         if n_found >= n_tokens:
             break
-        found.append(text)
+        encoded.append(text)
         n_found += len(text)
-    return found
+    return encoded

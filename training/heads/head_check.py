@@ -64,12 +64,12 @@ def _share(
     model = open_model(bundle, entry, threads)
     try:
         sequence = TokenSequence(model, entry.context)
-        found = [likeliest(sequence, text) for text in texts]
+        shares = [likeliest(sequence, text) for text in texts]
         n_right = sum(
             int((ids[f] == t.top_ids[-len(f) :, 0]).sum())
-            for f, t in zip(found, texts, strict=True)
+            for f, t in zip(shares, texts, strict=True)
         )
-        return n_right / sum(map(len, found))
+        return n_right / sum(map(len, shares))
     finally:
         release_model(model)
 
@@ -77,26 +77,26 @@ def _share(
 def _drafted(sequence: TokenSequence, text: TextFeatures) -> Places:
     """Returns the rows of a draft model's likeliest tokens after each token of ``text``."""
     sequence.truncate(0)
-    tokens, found = text.tokens.tolist(), []
+    tokens, drafts = text.tokens.tolist(), []
     for start in range(0, len(tokens), PREFILL_CHUNK):
         chunk = TokenTree.chain(tokens[start : start + PREFILL_CHUNK])
         rows = sequence.run(Pass(sequence, chunk, range(len(chunk)), with_logits=False))
         sequence.commit(range(len(chunk)))
-        found.append(rows.stats.argmax.copy())
-    return np.concatenate(found)
+        drafts.append(rows.stats.argmax.copy())
+    return np.concatenate(drafts)
 
 
 def _found(sequence: TokenSequence, text: TextFeatures, head: HeadEntry) -> Places:
     """Returns the rows of the head's likeliest tokens after the last tokens of ``text``."""
     sequence.truncate(0)
-    tokens, found = text.tokens.tolist(), []
+    tokens, features_ = text.tokens.tolist(), []
     features = _features(text, head)
     is_light = head.kind in LIGHT_HEADS
     gates = light_gates(head.head.config.n_layers, 0) if is_light else None
     for start in range(0, len(tokens), PREFILL_CHUNK):
         part = slice(start, start + PREFILL_CHUNK)
         chunk = TokenTree.chain(tokens[part])
-        wanted = Pass(
+        pass_ = Pass(
             sequence,
             chunk,
             range(len(chunk)),
@@ -104,11 +104,11 @@ def _found(sequence: TokenSequence, text: TextFeatures, head: HeadEntry) -> Plac
             layer_gates=gates,
             features=features[part],
         )
-        rows = sequence.run(wanted)
+        rows = sequence.run(pass_)
         if not is_light:  # which keep nothing
             sequence.commit(range(len(chunk)))
-        found.append(rows.stats.argmax.copy())
-    return np.concatenate(found)[is_light:]  # no state stands before the first token
+        features_.append(rows.stats.argmax.copy())
+    return np.concatenate(features_)[is_light:]  # no state stands before the first token
 
 
 def _features(text: TextFeatures, head: HeadEntry) -> Float32:

@@ -158,11 +158,11 @@ def train_bundle_head(
         before = None
         if job.is_continued:
             before = share_found(job.bundle, manifest, unseen, options.n_threads)
-    own = [path for path in entry.files if path not in manifest.target.files]
+    head_files = [path for path in entry.files if path not in manifest.target.files]
     measured = head.trained.measured
     return HeadReport(
         bundle=job.output,
-        n_bytes=sum(sealed.files[path].n_bytes for path in own),
+        n_bytes=sum(sealed.files[path].n_bytes for path in head_files),
         before=before,
         quantised=quantised,
         covered=measured.covered,
@@ -225,10 +225,10 @@ def _checked_layers(entry: ModelEntry, job: HeadJob) -> tuple[int, ...]:
         return (exit_layer,)
     n_least = 1 if job.kind in LIGHT_HEADS else 2
     if len(layers) < n_least or layers[-1] != n_layers:
-        wanted = f"{max(1, n_layers // 14)},{n_layers // 2}"
+        example = f"{max(1, n_layers // 14)},{n_layers // 2}"
         raise ConfigError(
             f"this bundle's graph returns the hidden states of the layers {list(layers)}, a draft "
             f"head needs those of an early, a middle and the last layer: export the model again "
-            f"with --hidden-layers {wanted}"
+            f"with --hidden-layers {example}"
         )
     return layers

@@ -66,8 +66,8 @@ class TorchWeights(nn.Module):
 
     def weight(self, name: str) -> Tensor:
         """Returns the weight ``name``."""
-        found: Tensor = self._weights[_key(name)]
-        return found
+        tensor: Tensor = self._weights[_key(name)]
+        return tensor
 
     def trained(self) -> dict[str, nn.Parameter]:
         """Returns the weights that are trained, by name."""
@@ -131,9 +131,9 @@ class TorchHead(TorchWeights):
 
     def weight(self, name: str) -> Tensor:
         """Returns the weight ``name``, rounded where it will be."""
-        found = super().weight(name)
-        is_rounded = self._is_four_bit and found.ndim == 2 and name not in OF_MODEL
-        return four_bit(found) if is_rounded else found
+        tensor = super().weight(name)
+        is_rounded = self._is_four_bit and tensor.ndim == 2 and name not in OF_MODEL
+        return four_bit(tensor) if is_rounded else tensor
 
     def learned(self) -> dict[str, Tensor]:
         """Returns what `trained` came to, rounded where it will be."""

@@ -136,8 +136,8 @@ def train_head(
     trained = trainer.run(report, is_over)
     weights.pop("embed_tokens.weight", None)  # the bundle has it
     n_tokens = lessons.n_tokens + (before.n_tokens if before else 0)
-    own = weights | trained.weights
-    return TrainedHead(plan.kind, config, own, lessons.head_ids, n_tokens, trained)
+    all_weights = weights | trained.weights
+    return TrainedHead(plan.kind, config, all_weights, lessons.head_ids, n_tokens, trained)
 
 
 def initial_weights(
@@ -151,10 +151,10 @@ def initial_weights(
     config = target.config
     size, rng = config.hidden_size, np.random.default_rng(plan.training.seed)
     last = f"layers.{config.n_layers - 1}."
-    own = plan.config(config, len(lessons.head_ids))
-    width = feature_width(config, n_layers, plan.kind, own.n_layers)
+    head_config = plan.config(config, len(lessons.head_ids))
+    width = feature_width(config, n_layers, plan.kind, head_config.n_layers)
     weights: dict[str, Float32] = {}
-    for name, shape in head_shapes(own, width, plan.kind).items():
+    for name, shape in head_shapes(head_config, width, plan.kind).items():
         source = name.replace("layers.0.", last)
         if name == TOKEN_NORM:
             weights[name] = np.ones(size, np.float32)
@@ -179,16 +179,16 @@ def initial_weights(
 
 
 def continued_weights(
-    parent: BundleWeights, own: BundleWeights, lessons: Lessons
+    parent: BundleWeights, stored: BundleWeights, lessons: Lessons
 ) -> dict[str, Float32]:
-    """Returns what training goes on with: the weights of ``own``, a head of ``parent``."""
+    """Returns what training goes on with: the weights of ``stored``, a head of ``parent``."""
 
     def of(name: str) -> Float32:
         if name == "embed_tokens.weight":
             return parent.matrix(name, lessons.token_ids)
-        return own.matrix(name) if len(own.shapes[name]) == 2 else own.vector(name)
+        return stored.matrix(name) if len(stored.shapes[name]) == 2 else stored.vector(name)
 
-    return {name: of(name) for name in own.shapes}
+    return {name: of(name) for name in stored.shapes}
 
 
 def _nameable(bundle: Path, head: ModelEntry) -> npt.NDArray[np.int64]:

@@ -93,7 +93,7 @@ def _read(
 ) -> tuple[Float32, Float32]:
     """Returns hidden states behind the first layers, and keys and values of the others."""
     sequence.truncate(0)
-    found = []
+    sums = []
     # A pass makes room for all its rows: layers with a window then keep those of the whole text.
     size = len(tokens) if sequence.look_back else PREFILL_CHUNK
     for start in range(0, len(tokens), size):
@@ -103,5 +103,5 @@ def _read(
         hidden = rows.hidden[exit_layer].copy()
         sequence.run(Pass(sequence, chunk, (), layers=late, entry=hidden))
         sequence.commit(range(len(chunk)))
-        found.append(hidden)
-    return np.concatenate(found), plain_kv(sequence.snapshot().kv_rows, config, exit_layer)
+        sums.append(hidden)
+    return np.concatenate(sums), plain_kv(sequence.snapshot().kv_rows, config, exit_layer)

@@ -52,8 +52,8 @@ class KVJob:
         file: FitFile,
     ) -> Reading:
         """Returns windows of the corpus, of ``context`` tokens at most, until ``is_stopping``."""
-        found = corpus_windows(self.corpus, engine.tokenizer.encode, self.max_tokens, context)
-        windows = takewhile(lambda _: not is_stopping(), found)
+        from_corpus = corpus_windows(self.corpus, engine.tokenizer.encode, self.max_tokens, context)
+        windows = takewhile(lambda _: not is_stopping(), from_corpus)
         return Reading(windows, lambda n_tokens: report("fit", n_tokens, self.max_tokens), file)
 
     def file(self, *facts: object) -> FitFile:

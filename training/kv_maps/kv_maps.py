@@ -108,16 +108,16 @@ class RidgeSums:
         penalised = self._features.copy()
         diagonal = np.einsum("ii->i", penalised)
         diagonal[:d] += ridge * diagonal[:d].mean()
-        found = np.linalg.solve(penalised, self._targets)
-        return found[:d].T.astype(np.float32), found[d].astype(np.float32)
+        weights = np.linalg.solve(penalised, self._targets)
+        return weights[:d].T.astype(np.float32), weights[d].astype(np.float32)
 
     def unexplained(self, weights: Float32, bias: Float32) -> float:
         """Returns the share of the targets' variance that the maps miss, over all rows."""
-        found = np.concatenate([weights, bias[:, None]], axis=1).astype(np.float64)
+        solution = np.concatenate([weights, bias[:, None]], axis=1).astype(np.float64)
         errors = (
             self._squares
-            - 2 * np.einsum("mi,im->m", found, self._targets)
-            + np.einsum("mi,im->m", found, self._features @ found.T)
+            - 2 * np.einsum("mi,im->m", solution, self._targets)
+            + np.einsum("mi,im->m", solution, self._features @ solution.T)
         )
         means = self._targets[-1] / self.n_rows
         return float(errors.sum() / (self._squares - self.n_rows * means**2).sum())

@@ -52,8 +52,8 @@ class ReadSoFar:
     def add(self, parts: Iterable[tuple[Float32, Float32]], n_tokens: int) -> None:
         """Takes a window in: features and targets of each regression, shapes [T, D], [T, M]."""
         sums = self.held_out if self.n_windows % HELD_OUT == 1 else self.fitted
-        for one, (features, targets) in zip(sums, parts, strict=True):
-            one.add(features[N_SINKS:], targets[N_SINKS:])
+        for ridge, (features, targets) in zip(sums, parts, strict=True):
+            ridge.add(features[N_SINKS:], targets[N_SINKS:])
         self.n_windows += 1
         self.n_tokens += n_tokens
 
@@ -106,14 +106,14 @@ class FitFile:
         sizes = tuple(sizes)
         state = ReadSoFar.nothing(sizes)
         try:
-            with np.load(self.path, allow_pickle=False) as found:
-                if str(found["key"]) != self._key:
+            with np.load(self.path, allow_pickle=False) as archive:
+                if str(archive["key"]) != self._key:
                     return state
                 for name, sums in _named(state):
-                    sums.restore(found, name)
-                if "mean" in found:
-                    state.scales = Scales(found["mean"], found["deviation"])
-                state.n_windows, state.n_tokens = (int(n) for n in found[_COUNTS])
+                    sums.restore(archive, name)
+                if "mean" in archive:
+                    state.scales = Scales(archive["mean"], archive["deviation"])
+                state.n_windows, state.n_tokens = (int(n) for n in archive[_COUNTS])
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             return ReadSoFar.nothing(sizes)
         return state

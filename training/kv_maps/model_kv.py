@@ -81,8 +81,8 @@ def fit_model(origin: Reader, other: Reader, reading: Reading) -> ModelFitted:
     assert state.scales is not None
     solved = [sums.solve() for sums in state.fitted]
     maps = tuple(
-        LayerMaps(layer, *found, read_of.start)
-        for layer, (found, read_of) in enumerate(zip(solved, columns, strict=True))
+        LayerMaps(layer, *weights, read_of.start)
+        for layer, (weights, read_of) in enumerate(zip(solved, columns, strict=True))
     )
     missed = _missed(state.fitted, maps), _missed(state.held_out, maps)
     return ModelFitted(maps, state.scales, state.n_tokens, *missed)

@@ -39,8 +39,8 @@ class Finished:
 
     def load(self, name: str, fmt: QuantFormat) -> PlainTensor | None:
         """Returns the matrix ``name``, None if it is not there or damaged."""
-        found = self._load(name, ("codes", "scale", "minimum"))
-        return None if found is None else PlainTensor(fmt, *found)
+        arrays = self._load(name, ("codes", "scale", "minimum"))
+        return None if arrays is None else PlainTensor(fmt, *arrays)
 
     def save(self, name: str, tensor: PlainTensor) -> None:
         """Keeps the matrix ``name``."""
@@ -48,8 +48,8 @@ class Finished:
 
     def load_scale(self, norm: str) -> Floats | None:
         """Returns what ``norm`` was divided by, None if it is not there or damaged."""
-        found = self._load(norm, ("divisor",))
-        return None if found is None else found[0]
+        arrays = self._load(norm, ("divisor",))
+        return None if arrays is None else arrays[0]
 
     def save_scale(self, norm: str, scale: Floats) -> None:
         """Keeps what ``norm`` is divided by."""
@@ -57,8 +57,8 @@ class Finished:
 
     def _load(self, name: str, keys: Sequence[str]) -> list[Any] | None:
         try:
-            with np.load(self._path(name), allow_pickle=False) as found:
-                return [found[key] for key in keys]
+            with np.load(self._path(name), allow_pickle=False) as archive:
+                return [archive[key] for key in keys]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             return None
 

@@ -82,10 +82,10 @@ def _round_rows(
     for start in range(0, k, GROUP):
         block = slice(start, start + GROUP)
         carried = factor[:start, block].T @ errors[:start]  # [32, N]
-        found = _round_group(ordered[block], carried, factor[block, block], fmt)
-        errors[block] = ordered[block] - found.values
-        codes[:, order[block]] = found.codes.T
-        scales[:, :, order[start] // GROUP] = found.scale, found.minimum
+        rounded = _round_group(ordered[block], carried, factor[block, block], fmt)
+        errors[block] = ordered[block] - rounded.values
+        codes[:, order[block]] = rounded.codes.T
+        scales[:, :, order[start] // GROUP] = rounded.scale, rounded.minimum
     return codes, scales
 
 
@@ -130,15 +130,15 @@ def _round_group(weights: Floats, carried: Floats, factor: Floats, fmt: QuantFor
 
     carried: what errors of earlier columns add to those of this group, through the factor.
     """
-    wanted = weights + np.linalg.solve(factor.T, carried)  # what would undo them altogether
-    best = _round_columns(weights, carried, factor, fmt, *_trials(wanted, fmt)).best()
-    refit = _refit(wanted, best.codes, factor, fmt)
+    ideal = weights + np.linalg.solve(factor.T, carried)  # what would undo them altogether
+    best = _round_columns(weights, carried, factor, fmt, *_trials(ideal, fmt)).best()
+    refit = _refit(ideal, best.codes, factor, fmt)
     return best.joined(_round_columns(weights, carried, factor, fmt, *refit)).best()
 
 
-def _trials(wanted: Floats, fmt: QuantFormat) -> tuple[Floats, Floats]:
+def _trials(ideal: Floats, fmt: QuantFormat) -> tuple[Floats, Floats]:
     """Returns scales and minima [trials, N]."""
-    low, high = wanted.min(axis=0), wanted.max(axis=0)
+    low, high = ideal.min(axis=0), ideal.max(axis=0)
     part = (2**fmt.bits - 1) / 15
     if fmt.kind is ScaleKind.ONE:
         spans = np.array(_SYMMETRIC_SPANS, np.float32)[:, None]
@@ -175,11 +175,11 @@ def _round_columns(
 
 
 def _refit(
-    wanted: Floats, codes: npt.NDArray[np.uint8], factor: Floats, fmt: QuantFormat
+    ideal: Floats, codes: npt.NDArray[np.uint8], factor: Floats, fmt: QuantFormat
 ) -> tuple[Floats, Floats]:
     """Returns the scales and minima [1, N] of the least error for given codes."""
     levels = factor.T @ (codes.astype(np.float32) - np.float32(fmt.zero_point))
-    target = factor.T @ wanted
+    target = factor.T @ ideal
     product, square = (target * levels).sum(axis=0), (levels * levels).sum(axis=0)
     if fmt.kind is ScaleKind.ONE:
         return _divided(product, square)[None], np.zeros_like(product)[None]

@@ -86,19 +86,19 @@ def _steps(
 
 def _measure(source: Checkpoint, texts: CalibrationTexts) -> dict[str, dict[str, float]]:
     """Returns the relative squared error of each matrix's outputs, by format."""
-    found: dict[str, dict[str, float]] = {}
+    errors: dict[str, dict[str, float]] = {}
 
     def on_inputs(name: str, inputs: Floats) -> None:
-        if source.format(name).is_float and name not in found:
-            found[name] = _errors(source, name, np.mean(inputs * inputs, axis=0))
+        if source.format(name).is_float and name not in errors:
+            errors[name] = _errors(source, name, np.mean(inputs * inputs, axis=0))
 
     ops = SideBySideOps(source, source, texts.texts[:1], [texts.held_out], on_inputs)
     find_family(source.config.family).recipe(ops, source.config)
     embedding = "embed_tokens.weight"
     if head_weight(source.config) != embedding and source.format(embedding).is_float:
         hidden = source.config.hidden_size
-        found[embedding] = _errors(source, embedding, np.ones(hidden, np.float32))
-    return found
+        errors[embedding] = _errors(source, embedding, np.ones(hidden, np.float32))
+    return errors
 
 
 def _errors(source: Checkpoint, name: str, power: Floats) -> dict[str, float]:

@@ -114,7 +114,7 @@ class _Tracer(Ops[str]):
         self._used_otherwise.update(filter(None, values))
         return _OTHER
 
-    def found(self) -> dict[str, tuple[str, ...]]:
+    def names_by_norm(self) -> dict[str, tuple[str, ...]]:
         """Returns the matrices of each norm that matrices alone read."""
         return {
             norm: tuple(names)
@@ -127,4 +127,4 @@ def norm_readers(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     """Returns the names of the matrices that read each norm, where nothing else reads it."""
     tracer = _Tracer()
     find_family(config.family).recipe(tracer, config)
-    return tracer.found()
+    return tracer.names_by_norm()

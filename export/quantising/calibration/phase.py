@@ -24,21 +24,21 @@ def calibrate(model: RecipeModel) -> Quantized:
         ConfigError: the text is too short, or the model has no float matrices.
         UnsupportedModelError: its layers have inputs of their own.
     """
-    wanted = model.config
-    assert wanted.calibrate is not None
+    options = model.config
+    assert options.calibrate is not None
     if model.source.config.layer_input_size:
         raise UnsupportedModelError(
             f"--calibrate: {model.source.name} has inputs of layers, which cannot be quantised on "
             "a text yet: export without it"
         )
-    texts = read_texts(wanted.calibrate, model.published)
+    texts = read_texts(options.calibrate, model.published)
     formats = None
-    if wanted.quantization == MIXED:
-        assert wanted.target_bits is not None
-        formats = choose_formats(model.source, texts, wanted.target_bits)
+    if options.quantization == MIXED:
+        assert options.target_bits is not None
+        formats = choose_formats(model.source, texts, options.target_bits)
     scaled = Scaled(model.source)
     quantised = Quantized(scaled, model.quantization, scratch=model.bundle_folder, formats=formats)
-    finished = Finished(unfinished_folder(wanted), _key(model, quantised, texts))
+    finished = Finished(unfinished_folder(options), _key(model, quantised, texts))
     scores = Calibration(scaled, quantised, finished, model.report).run(texts)
     model.calibration = {
         **dataclasses.asdict(scores),

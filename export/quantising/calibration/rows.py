@@ -74,29 +74,29 @@ class SideBySideOps(ReferenceOps):
 
     def attention(self, q: Floats, k: Floats, v: Floats, layer: int) -> Floats:
         """Returns the attended heads; a text sees itself alone."""
-        return self._by_text(lambda ops, *own: ops.attention(*own, layer), q, k, v)
+        return self._by_text(lambda ops, *qkv: ops.attention(*qkv, layer), q, k, v)
 
     def sink_attention(self, q: Floats, k: Floats, v: Floats, layer: int, sinks: str) -> Floats:
         """Returns as `attention`, a score of each head among those of its softmax."""
-        return self._by_text(lambda ops, *own: ops.sink_attention(*own, layer, sinks), q, k, v)
+        return self._by_text(lambda ops, *qkv: ops.sink_attention(*qkv, layer, sinks), q, k, v)
 
     def recurrence(self, parts: Sequence[Floats], layer: int) -> Floats:
         """Returns what the recurrence makes of each text, from its own beginning on."""
-        return self._by_text(lambda ops, *own: ops.recurrence(own, layer), *parts)
+        return self._by_text(lambda ops, *inputs: ops.recurrence(inputs, layer), *parts)
 
     def rotate(self, x: Floats, n_heads: int) -> Floats:
         """Returns the heads rotated by their positions in their texts."""
-        return self._by_text(lambda ops, own: ops.rotate(own, n_heads), x)
+        return self._by_text(lambda ops, x: ops.rotate(x, n_heads), x)
 
     def grow_queries(self, q: Floats) -> Floats:
         """Returns queries times what they grow to at their positions in their texts."""
-        return self._by_text(lambda ops, own: ops.grow_queries(own), q)
+        return self._by_text(lambda ops, queries: ops.grow_queries(queries), q)
 
     def _by_text(self, step: Callable[..., Floats], *inputs: Floats) -> Floats:
         """Returns ``step`` of each text's own `Ops` and rows, one text after the other."""
         cut = zip(*(np.split(x, self._cuts) for x in inputs), strict=True)
         of_texts = zip(self._texts, cut, strict=True)
-        return np.concatenate([step(ops, *own) for ops, own in of_texts])
+        return np.concatenate([step(ops, *of_text) for ops, of_text in of_texts])
 
     def linear(self, x: Floats, weight: str, bias: str | None = None) -> Floats:
         """Returns ``x @ W.T + b``, each row with the matrix of its model."""

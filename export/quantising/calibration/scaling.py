@@ -56,8 +56,8 @@ class Scaled(EditedCheckpoint):
 
     def vector(self, name: str) -> Floats:
         """Returns the norm weight or bias ``name``."""
-        own = super().vector(name)
-        return own / self._scales[name] if name in self._scales else own
+        vector = super().vector(name)
+        return vector / self._scales[name] if name in self._scales else vector
 
 
 def scale_for(inputs: Floats) -> Floats:

@@ -46,9 +46,9 @@ def add_layer_gates(model: ModelProto, config: ModelConfig) -> None:
     """
     editor = GraphEditor(model)
     for node, linear in linear_nodes(editor):
-        if (found := _WEIGHT.match(linear.matrices[0].weight)) is None:
+        if (match := _WEIGHT.match(linear.matrices[0].weight)) is None:
             continue
-        gate_index = 2 * int(found[1]) + (found[2] == "mlp")
+        gate_index = 2 * int(match[1]) + (match[2] == "mlp")
         gated_linear = replace(linear, gate_index=gate_index).write()
         editor.replace([node], [gated_linear])
         _gate_post_norm(editor, gated_linear, gate_index)
@@ -58,8 +58,8 @@ def add_layer_gates(model: ModelProto, config: ModelConfig) -> None:
         k_cache, v_cache = node.input[_KV_CACHES]
         _gate(editor, node, 2 * layers[attributes(node)["layer"], (k_cache, v_cache)])
     for node in editor.nodes("Experts"):
-        if (found := _WEIGHT.match(node.input[_GATE_WEIGHT])) is not None:
-            gate_index = 2 * int(found[1]) + 1
+        if (match := _WEIGHT.match(node.input[_GATE_WEIGHT])) is not None:
+            gate_index = 2 * int(match[1]) + 1
             _gate_post_norm(editor, _gate(editor, node, gate_index), gate_index)
     editor.finish()
     _check_skipped_values(model)
@@ -125,14 +125,14 @@ def _reader_outside(editor: GraphEditor, value: str, gate: int) -> str | None:
     for reader in editor.readers(value):
         if reader.op_type == "Where" and reader.input[1] == value:
             continue  # takes the other value: made by _gate_post_norm
-        own = _gate_index(reader)
-        if own == gate:
+        reader_gate = _gate_index(reader)
+        if reader_gate == gate:
             continue
-        if own >= 0:
+        if reader_gate >= 0:
             return reader.name
         for derived in reader.output:
-            if (found := _reader_outside(editor, derived, gate)) is not None:
-                return found
+            if (outside := _reader_outside(editor, derived, gate)) is not None:
+                return outside
     return None
 
 

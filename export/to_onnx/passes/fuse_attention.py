@@ -75,9 +75,9 @@ def fuse_attention(model: ModelProto, config: ModelConfig, kv_format: str) -> No
 def set_kv_format(model: ModelProto, config: ModelConfig, kv_format: str) -> None:
     """Gives the KV cache of a fused graph another format: nodes that state one, and the inputs."""
     for node in model.graph.node:
-        for stated in node.attribute:
-            if stated.name == KV_FORMAT:
-                stated.i = kv_panels_of(kv_format).index
+        for attribute in node.attribute:
+            if attribute.name == KV_FORMAT:
+                attribute.i = kv_panels_of(kv_format).index
     new = {value.name: value for value in kv_cache_inputs(config, kv_format)}
     for value in model.graph.input:
         if value.name in new:
@@ -128,10 +128,10 @@ def _attention(
 ) -> NodeProto:
     """Returns the operator over the keys and values of ``layer``, which reads what ``q`` does."""
     place, (x, cos, sin, position_ids) = kv_place(config, layer), q.input
-    stated = attributes(attend)
+    of_node = attributes(attend)
     of_layer: dict[str, Any] = {
-        "scale": stated.get("scale"),
-        "softcap": stated.get("softcap"),
+        "scale": of_node.get("scale"),
+        "softcap": of_node.get("softcap"),
         "window": config.layer(layer).window or None,
         "sees_all": int(config.is_bidirectional) or None,
         KV_FORMAT: kv_panels_of(kv_format).index,

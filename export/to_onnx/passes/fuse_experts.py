@@ -122,13 +122,13 @@ def _clamped_mixture(
 
     def made(value: str, *kinds: str) -> list[NodeProto]:
         """Returns the makers of ``value``, of that node's first input, and so on."""
-        found = []
+        scales = []
         for kind in kinds:
             if (node := editor.producer(value, kind)) is None:
                 return []
-            found.append(node)
+            scales.append(node)
             value = node.input[0]
-        return found
+        return scales
 
     total = editor.only_reader(weighted.output[0], "ReduceSum")
     middle = made(last.input[0], "MatMul", "Mul", "Mul")

@@ -66,10 +66,10 @@ def _head_norm(
 
 def _norm_of(editor: GraphEditor, value: str) -> list[NodeProto]:
     """Returns the nodes that norm the heads of ``value`` if nothing else reads it, in order."""
-    found: list[NodeProto] = []
+    norms: list[NodeProto] = []
     for op_type in ("Reshape", "RMSNormalization", "Reshape"):
         if (node := editor.only_reader(value, op_type)) is None:
             return []
-        found.append(node)
+        norms.append(node)
         value = node.output[0]
-    return found
+    return norms

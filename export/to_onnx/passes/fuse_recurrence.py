@@ -74,15 +74,15 @@ def fuse_recurrence(model: ModelProto, config: ModelConfig) -> None:
 def _fuse_state_space(
     editor: GraphEditor, call: NodeProto, config: ModelConfig, layer: int
 ) -> None:
-    own, prefix = config.recurrence, call.name.removesuffix(".recurrence")
+    recurrence, prefix = config.recurrence, call.name.removesuffix(".recurrence")
     at = list(call.input).index(CONV_TAPS)
     x, *gates = call.input[: at - 1]
-    given = set(call.input[at + 1 :])
+    weight_inputs = set(call.input[at + 1 :])
     joined = [] if len(gates) == 1 else [f"{call.name}.gates"]
     nodes = [make_node("Concat", gates, joined, joined[0], axis=-1)] if joined else []
     inputs = [
         x, *(joined or gates), PARENTS, RECURRENT_PAST, STATE_PLACE, RECURRENT_ROWS, STATES,
-        *(name if name in given else "" for name in (f"{prefix}.{end}" for end in VECTORS)),
+        *(name if name in weight_inputs else "" for name in (f"{prefix}.{end}" for end in VECTORS)),
     ]  # fmt: skip
     while not inputs[-1]:
         inputs.pop()
@@ -93,18 +93,18 @@ def _fuse_state_space(
         call.name,
         domain=DOMAIN,
         layer=layer,
-        delta=int(own.kind == "delta"),
-        tiled=int(own.is_tiled),
-        n_heads=own.n_heads,
-        n_groups=own.n_groups,
-        head_size=own.head_size,
-        state_size=own.state_size,
+        delta=int(recurrence.kind == "delta"),
+        tiled=int(recurrence.is_tiled),
+        n_heads=recurrence.n_heads,
+        n_groups=recurrence.n_groups,
+        head_size=recurrence.head_size,
+        state_size=recurrence.state_size,
     )
     editor.replace([call], [*nodes, fused])
 
 
 def _replace_interface(model: ModelProto, config: ModelConfig) -> None:
-    graph, own, layers = model.graph, config.recurrence, config.recurrent_layers
+    graph, recurrence, layers = model.graph, config.recurrence, config.recurrent_layers
     of_layers = (rows_port, new_rows_port, state_port, new_state_port)
     replaced = {CONV_TAPS, STATE_TRUNK, STATE_LEVELS, STATE_ORDER}
     replaced |= {port(layer) for port in of_layers for layer in layers}
@@ -113,13 +113,13 @@ def _replace_interface(model: ModelProto, config: ModelConfig) -> None:
     opsets = [opset for opset in model.opset_import if opset.domain != PORTABLE]
     del graph.input[:], graph.output[:], model.functions[:], model.opset_import[:]
     model.opset_import.extend(opsets)
-    rows = (len(layers), "Q", own.row_size)
+    rows = (len(layers), "Q", recurrence.row_size)
     inputs += [
         make_port(RECURRENT_PAST, TensorProto.INT64, (1,)),
         make_port(RECURRENT_ROWS, TensorProto.FLOAT, rows),
     ]
-    if own.has_states:
-        states = (len(layers), 2, own.n_state_floats)
+    if recurrence.has_states:
+        states = (len(layers), 2, recurrence.n_state_floats)
         inputs += [
             make_port(STATE_PLACE, TensorProto.INT64, (4,)),
             make_port(STATES, TensorProto.FLOAT, states),
