@@ -52,8 +52,7 @@ class TryOptions:
             help="How --best-of chooses. vote (default): the most frequent answer. weighted, "
             "weighted-per-text, rpc: the same, weighted by likelihood. likelihood: the likeliest "
             "text. judge: the model decides. tests: code that passes --tests. iterate: tests, and "
-            "half of the tries correct the best of the others. tree: tests, and tries branch off "
-            "failed ones.",
+            "later tries correct the best so far. tree: tests, and tries branch off failed ones.",
         ),
     ] = None
     tests: Annotated[

@@ -23,6 +23,9 @@ from edgedec.runtime.text.prompt import Message, Prompt
 _MIN_FITTED = 4
 """Different probabilities that two distributions can be told apart by."""
 
+N_ROUNDS = 4
+"""Rounds of `Iterate`; a round's tries run side by side."""
+
 Extract = Callable[[str], str | None]
 """From a text to the answer that it gives; texts of equal answers vote for the same one."""
 
@@ -164,11 +167,9 @@ class ByTests:
 
 
 class Iterate(ByTests):
-    """As `ByTests`, but the second half of the tries are shown the best of the first half.
+    """As `ByTests`, but in rounds: later ones are shown the best try so far, and its tests' words.
 
-    They are shown what its tests said, too. They are not made if a try passed.
-
-    Source: iterative agent decoding, of one round of feedback.
+    Source: iterative agent decoding (Chakraborty et al., 2025), whose verifier are the tests here.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class Iterate(ByTests):
         super().__init__(lambda text: self._tested(text)[0])
 
     def follow_up(self, tries: Sequence[GenerationResult]) -> Prompt | None:
-        """Returns the prompt of the second half; None if a try of the first passes all tests."""
+        """Returns the prompt of the next round; None if a try passes all tests."""
         choice = self.choose(tries)
         if choice.scores[choice.index] >= 1:
             return None
@@ -218,12 +219,19 @@ def choose_of(
     Args:
         tried: From a prompt, the first try's number and the number after the last one's, to tries.
     """
-    n_first = (n + 1) // 2 if isinstance(chooser, Iterate) else n
-    tries = tried(prompt, 0, n_first)
-    if isinstance(chooser, Iterate) and n_first < n:
-        again = chooser.follow_up(tries)
-        tries += [] if again is None else tried(again, n_first, n)
-    return BestOf(tuple(tries), chooser.choose(tries), sum(result.n_new_tokens for result in tries))
+    tries: list[GenerationResult] = []
+    for size in _rounds(n) if isinstance(chooser, Iterate) else [n]:
+        question = chooser.follow_up(tries) if tries and isinstance(chooser, Iterate) else prompt
+        if question is None:
+            break
+        tries += tried(question, len(tries), len(tries) + size)
+    return BestOf(tuple(tries), chooser.choose(tries), sum(t.n_new_tokens for t in tries))
+
+
+def _rounds(n: int) -> list[int]:
+    """Returns the sizes of the rounds of ``n`` tries, the largest first."""
+    n_rounds = min(n, N_ROUNDS)
+    return [n // n_rounds + (i < n % n_rounds) for i in range(n_rounds)]
 
 
 def corrected(question: Sequence[Message], text: str, message: str) -> list[Message]:

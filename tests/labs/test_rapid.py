@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -52,6 +53,13 @@ def scores(chunks: list[list[int]], query: list[int]) -> list[float]:
             total += idf * n_of[token] / (n_of[token] + length)
         found.append(float(total))
     return found
+
+
+def test_the_library_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("bm25s")
+    with caplog.at_level(logging.DEBUG):
+        excerpts(TEXT, TEXT[-8:])
+    assert not caplog.records
 
 
 def test_excerpts_are_the_best_chunks_of_bm25_in_the_order_of_the_text() -> None:

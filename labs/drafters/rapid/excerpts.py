@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from edgedec.models.errors import ConfigError
@@ -28,6 +29,7 @@ def excerpts(text: Sequence[int], query: Sequence[int]) -> list[int]:
         raise ConfigError(
             f"method rapid needs bm25s, which is not installed: {install_command('retrieval')}"
         ) from None
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
     chunks = [list(text[i : i + N_CHUNK]) for i in range(0, len(text), N_CHUNK)]
     index = BM25()
     index.index([list(map(str, chunk)) for chunk in chunks], show_progress=False)

@@ -24,6 +24,7 @@ from edgedec.runtime.search.best_of import (
     Pruned,
     Vote,
     Weighted,
+    choose_of,
     corrected,
     log_likelihood,
 )
@@ -105,7 +106,40 @@ def test_of_few_tries_all_vote() -> None:
     assert Pruned().choose(TRIES[:3]).scores == Weighted(is_per_text=True).choose(TRIES[:3]).scores
 
 
-def test_the_second_half_sees_what_the_tests_say() -> None:
+@pytest.mark.parametrize(
+    ("n", "sizes"), [(1, [1]), (3, [1, 1, 1]), (8, [2, 2, 2, 2]), (9, [3, 2, 2, 2])]
+)
+def test_each_round_corrects_the_best_try_so_far(n: int, sizes: list[int]) -> None:
+    rounds: list[tuple[str, int, int]] = []
+
+    def make(prompt: object, first: int, stop: int) -> list[GenerationResult]:
+        rounds.append((str(prompt), first, stop))
+        return [tried(f"try {i}", -1.0 - i / 100) for i in range(first, stop)]
+
+    def share(text: str) -> tuple[float, str]:
+        return int(text[4:]) / 100, f"said of {text}"
+
+    chosen = choose_of(make, "first", n, Iterate(share, lambda text, message: message))
+    assert [stop - first for _, first, stop in rounds] == sizes
+    assert [prompt for prompt, _, _ in rounds] == ["first"] + [
+        f"said of try {first - 1}" for _, first, _ in rounds[1:]
+    ]
+    assert chosen.choice.index == n - 1
+
+
+def test_no_round_follows_one_that_passes() -> None:
+    rounds: list[int] = []
+
+    def make(prompt: object, first: int, stop: int) -> list[GenerationResult]:
+        rounds.append(first)
+        return [tried(f"try {i}", -1.0) for i in range(first, stop)]
+
+    iterate = Iterate(lambda text: (float(text == "try 3"), ""), lambda text, message: "again")
+    assert choose_of(make, "first", 8, iterate).text == "try 3"
+    assert rounds == [0, 2]
+
+
+def test_the_next_round_sees_what_the_tests_say() -> None:
     asked: list[tuple[str, str]] = []
 
     def ask_again(text: str, message: str) -> str:
@@ -220,7 +254,7 @@ def test_each_try_is_the_text_of_its_seed(engine: Engine) -> None:
 
 
 @pytest.mark.e2e
-def test_the_second_half_is_made_from_the_first(engine: Engine) -> None:
+def test_rounds_of_a_model_are_made_from_the_best_so_far(engine: Engine) -> None:
     prompt = [{"role": "user", "content": "Say a word."}]
     done: list[int] = []
     chooser = Iterate(
@@ -228,13 +262,14 @@ def test_the_second_half_is_made_from_the_first(engine: Engine) -> None:
     )
     found = engine.best_of(prompt, 3, chooser, on_progress=lambda i, _: done.append(i),
                            temperature=0.8, max_new_tokens=6)  # fmt: skip
-    first = max(found.tries[:2], key=log_likelihood)
-    again = engine.generate(corrected(prompt, first.text, "too long"), temperature=0.8, seed=2,
-                            max_new_tokens=6)  # fmt: skip
-    assert found.tries[2].token_ids == again.token_ids
+    for i in (1, 2):
+        best = max(found.tries[:i], key=log_likelihood)
+        again = engine.generate(corrected(prompt, best.text, "too long"), temperature=0.8, seed=i,
+                                max_new_tokens=6)  # fmt: skip
+        assert found.tries[i].token_ids == again.token_ids
     assert sorted(done) == [0, 1, 2]
     passed = Iterate(lambda text: (1.0, ""), lambda text, said: prompt)
-    assert len(engine.best_of(prompt, 3, passed, temperature=0.8, max_new_tokens=6).tries) == 2
+    assert len(engine.best_of(prompt, 3, passed, temperature=0.8, max_new_tokens=6).tries) == 1
 
 
 @pytest.mark.e2e
