@@ -200,7 +200,9 @@ class Engine:
             partial(self.streams.open, ids, requested, is_answer=is_conversation(prompt))
             for ids, prompt in zip(encoded, prompts, strict=True)
         ]
-        return generate_many(openers, n_at_once, on_progress)
+        # Prompts with a common beginning follow each other: it is still in a KV cache.
+        order = sorted(range(len(encoded)), key=encoded.__getitem__)
+        return generate_many(openers, n_at_once, on_progress, order=order)
 
     def best_of(
         self,

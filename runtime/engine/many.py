@@ -24,21 +24,23 @@ def generate_many(
     n_at_once: int,
     on_progress: OnResult | None,
     first: int = 0,
+    order: Sequence[int] | None = None,
 ) -> list[GenerationResult]:
     """Returns the results of streams in order; each is iterated in a thread of its own.
 
     openers: open the streams. n_at_once: most that are open.
     on_progress: see `Engine.generate_many`; the first stream's place is ``first``.
+    order: the streams' places, in the order in which they are opened; their own by default.
     """
     if on_progress is not None:
         check_callable("on_progress", on_progress)
     with _writers(max(1, min(len(openers), n_at_once))) as begin:
-        places = {begin(open_stream): place for place, open_stream in enumerate(openers)}
+        places = {begin(openers[place]): place for place in order or range(len(openers))}
         for done in as_completed(places):
             result = done.result()
             if on_progress is not None:
                 on_progress(first + places[done], result)
-        return [done.result() for done in places]
+        return [done.result() for done in sorted(places, key=places.__getitem__)]
 
 
 def in_order(

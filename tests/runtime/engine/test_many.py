@@ -48,6 +48,26 @@ def test_every_text_is_its_text_alone(
         assert max(n_shared) > 1
 
 
+def test_prompts_that_begin_alike_follow_each_other(
+    make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    opened: list[list[int]] = []
+    open_stream = engine.streams.open
+
+    def note(ids: list[int], *args: Any, **kwargs: Any) -> Stream:
+        opened.append(ids)
+        return open_stream(ids, *args, **kwargs)
+
+    monkeypatch.setattr(engine.streams, "open", note)
+    prompts = ["The fox", "One, two", "The dog", "One, six", "The cat"]
+    config = GenerationConfig(max_new_tokens=2)
+    many = engine.generate_many(prompts, config)
+    assert len(opened) == len(prompts)
+    assert opened == sorted(opened)
+    assert [one.text for one in many] == [engine.generate(text, config).text for text in prompts]
+
+
 def test_a_bad_prompt_stops_all(make_engine: Callable[..., Engine]) -> None:
     engine = make_engine()
     with pytest.raises(SessionError, match="empty"):
