@@ -28,7 +28,7 @@ from edgedec.export.phases.texts import read_draft, read_target
 from edgedec.export.quantising.calibration.phase import forget_unfinished
 from edgedec.export.report import ExportReport
 from edgedec.export.seal import seal
-from edgedec.models.errors import UnsupportedModelError
+from edgedec.models.errors import MissingStepError, UnsupportedModelError
 from edgedec.models.manifest import BundleManifest
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL
 from edgedec.targets.triples import find_triple
@@ -196,7 +196,12 @@ class _Run:
         """Runs the phases of one model in order."""
         for name, run in phases:
             with self._timed(name) as model.report:
-                run(model)
+                try:
+                    run(model)
+                except MissingStepError as error:
+                    raise UnsupportedModelError(
+                        f"{error}: export with --target cpu or portable"
+                    ) from error
 
     def seal(self, models: dict[str, ModelExport]) -> BundleManifest:
         """Returns the manifest of the finished folder."""

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.distance_bias import DISTANCE_BIAS
-from edgedec.models.errors import UnsupportedModelError
+from edgedec.models.errors import MissingStepError
 
 T = TypeVar("T")
 
@@ -23,8 +23,7 @@ MIN_SQUARE = 1e-5
 SUPPRESSED = -6e4
 """What is added to the logits of tokens that are never written. Halves hold it."""
 
-_HERE, _ELSEWHERE = "this target's compiler", "export with --target cpu, ort or portable"
-_ONLY_HERE = "export with --target cpu or portable"
+_HERE = "the graph's compiler"
 
 
 class Ops(Protocol[T]):
@@ -44,19 +43,19 @@ class Ops(Protocol[T]):
 
     def embed_positions(self, weight: str, first: int) -> T:
         """Returns the row of a table for each token's position; position 0 has row ``first``."""
-        raise UnsupportedModelError(f"{_HERE} has no tables of positions: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no tables of positions")
 
     def layer_norm(self, x: T, weight: str, bias: str | None = None) -> T:
         """Returns ``(x - mean(x)) / sqrt(var(x) + eps) * weight + bias``."""
-        raise UnsupportedModelError(f"{_HERE} has no norms that take the mean away: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no norms that take the mean away")
 
     def shift_channels(self, x: T, weight: str) -> T:
         """Returns ``x`` plus a vector of as many numbers."""
-        raise UnsupportedModelError(f"{_HERE} cannot shift channels: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} cannot shift channels")
 
     def activate(self, x: T) -> T:
         """Returns the configuration's activation of each number; that of MLPs without a gate."""
-        raise UnsupportedModelError(f"{_HERE} has no MLPs without gates: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no MLPs without gates")
 
     def head_norm(self, x: T, weight: str) -> T:
         """Returns `rms_norm` of each head of ``x`` by itself, heads being as wide as ``weight``."""
@@ -73,15 +72,15 @@ class Ops(Protocol[T]):
 
         It has no value. Shapes: sinks [n_heads].
         """
-        raise UnsupportedModelError(f"{_HERE} has no attention sinks: {_ELSEWHERE}")
+        raise MissingStepError(f"{_HERE} has no attention sinks")
 
     def shared_attention(self, q: T, layer: int) -> T:
         """Returns as `attention`, over the keys and values of the configuration's ``kv_layer``."""
-        raise UnsupportedModelError(f"{_HERE} has no layers that share keys: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no layers that share keys")
 
     def unit_norm(self, x: T, size: int) -> T:
         """Returns `rms_norm` of each run of ``size`` channels by itself, without weights."""
-        raise UnsupportedModelError(f"{_HERE} has no norms without weights: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no norms without weights")
 
     def embed_layers(self, weight: str) -> T:
         """Returns the rows that each token id has in a table of `layer_inputs`, side by side.
@@ -89,48 +88,48 @@ class Ops(Protocol[T]):
         They are as many as the model has layers, one below the other in the table; a token that
         has none there has those of token 0.
         """
-        raise UnsupportedModelError(f"{_HERE} has no inputs of layers: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no inputs of layers")
 
     def parts(self, x: T, n: int) -> Sequence[T]:
         """Returns ``x`` as ``n`` parts of the same width."""
-        raise UnsupportedModelError(f"{_HERE} has no inputs of layers: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no inputs of layers")
 
     def match_size(self, x: T, like: T) -> T:
         """Returns ``x`` scaled so that its root mean square is that of ``like``.
 
         Its own counts as `MIN_SQUARE` at least, squared.
         """
-        raise UnsupportedModelError(f"{_HERE} has no streams side by side: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no streams side by side")
 
     def tanh(self, x: T) -> T:
         """Returns the hyperbolic tangent of each number."""
-        raise UnsupportedModelError(f"{_HERE} has no streams side by side: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no streams side by side")
 
     def mix(self, bases: Sequence[T], xs: Sequence[T], weights: T) -> Sequence[T]:
         """Returns each of ``bases`` plus a sum of all ``xs``, weighted.
 
         The weight of ``xs[i]`` for base j is column ``j * len(xs) + i`` of ``weights``.
         """
-        raise UnsupportedModelError(f"{_HERE} has no streams side by side: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no streams side by side")
 
     def scale_channels(self, x: T, weight: str) -> T:
         """Returns ``x`` times a vector of as many numbers, or of one."""
-        raise UnsupportedModelError(f"{_HERE} cannot scale channels: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} cannot scale channels")
 
     def largest(self, x: T, sparsity: float) -> T:
         """Returns what each number of a row exceeds a limit by, 0 where it does not.
 
         Of normally distributed numbers the share ``sparsity`` is below the limit.
         """
-        raise UnsupportedModelError(f"{_HERE} has no sparse gates: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no sparse gates")
 
     def source_attention(self, q: T, layer: int) -> T:
         """Returns the attended heads, over the keys and values that ``layer`` has of the source."""
-        raise UnsupportedModelError(f"{_HERE} has no attention to a source: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no attention to a source")
 
     def relu(self, x: T) -> T:
         """Returns each number, 0 where it is negative."""
-        raise UnsupportedModelError(f"{_HERE} has no MLPs without gates: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no MLPs without gates")
 
     def recurrence(self, parts: Sequence[T], layer: int) -> T:
         """Returns what the model's recurrence makes of ``parts``, and of what its state holds.
@@ -139,19 +138,19 @@ class Ops(Protocol[T]):
         channels and gates of steps. ``delta``: of channels, and gates of strengths and of steps.
         Weights ``conv.weight`` and the like are the layer's own, below `mixer_prefix`.
         """
-        raise UnsupportedModelError("this target has no recurrent layers: export for another one")
+        raise MissingStepError(f"{_HERE} has no recurrent layers")
 
     def rotate(self, x: T, n_heads: int) -> T:
         """Returns the heads ``x`` rotated by the model's own base, apart from any layer's."""
-        raise UnsupportedModelError(f"{_HERE} cannot rotate heads before their norms: {_ELSEWHERE}")
+        raise MissingStepError(f"{_HERE} cannot rotate heads before their norms")
 
     def grow_queries(self, q: T) -> T:
         """Returns queries times what the configuration's ``query_growth`` gives at their places."""
-        raise UnsupportedModelError(f"{_HERE} cannot scale queries by position: {_ELSEWHERE}")
+        raise MissingStepError(f"{_HERE} cannot scale queries by position")
 
     def sigmoid_gate(self, x: T, gate: T) -> T:
         """Returns ``x`` times the sigmoid of ``gate``, which may have one column for all."""
-        raise UnsupportedModelError(f"{_HERE} has no gates of a sigmoid: {_ELSEWHERE}")
+        raise MissingStepError(f"{_HERE} has no gates of a sigmoid")
 
     def gate(self, gate: T, up: T) -> T:
         """Returns ``activation(gate) * up``, the activation being that of the configuration."""
@@ -170,11 +169,11 @@ class Ops(Protocol[T]):
         Biases, ``gate_proj.bias`` and the others, hold those of all experts one after the other.
         The activation is that of the configuration's ``expert_limit``.
         """
-        raise UnsupportedModelError(f"{_HERE} has no experts with biases: {_ELSEWHERE}")
+        raise MissingStepError(f"{_HERE} has no experts with biases")
 
     def squared_relu(self, x: T) -> T:
         """Returns the square of each number above 0, and 0 for the others."""
-        raise UnsupportedModelError(f"{_HERE} has no squared ReLU: {_ONLY_HERE}")
+        raise MissingStepError(f"{_HERE} has no squared ReLU")
 
     def add(self, a: T, b: T) -> T:
         """Returns the sum."""
@@ -190,7 +189,7 @@ class Ops(Protocol[T]):
 
         `SUPPRESSED` is added to them.
         """
-        raise UnsupportedModelError(f"{_HERE} cannot suppress tokens: {_ELSEWHERE}")
+        raise MissingStepError(f"{_HERE} cannot suppress tokens")
 
     def select_rows(self, x: T) -> T:
         """Returns the rows whose logits were asked for."""

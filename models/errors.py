@@ -5,6 +5,7 @@ EdgedecError
 │   └── RefusedGrammarError what an output should follow is broken, or cannot be enforced
 ├── CheckpointError        a model file is broken, truncated or incomplete
 ├── UnsupportedModelError  a healthy file of a kind we have no recipe for
+│   └── MissingStepError   a recipe needs a step that its reader does not have
 ├── BundleError            a bundle is broken, foreign or unsafe
 └── SessionError           a request cannot be served (session closed, prompt empty)
     └── PromptTooLongError its prompt has more tokens than the context
@@ -32,6 +33,10 @@ class CheckpointError(EdgedecError):
 
 class UnsupportedModelError(EdgedecError):
     """A healthy model file of a kind edgedec has no recipe for."""
+
+
+class MissingStepError(UnsupportedModelError):
+    """The recipe of a family needs a step that who reads it, such as a compiler, does not have."""
 
 
 class BundleError(EdgedecError):

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from edgedec.apps.verbs import VERBS
+
 ROOT = Path(__file__).parents[1]
 
 ALLOWED = {
@@ -77,6 +79,30 @@ Of two side by side neither imports the other. The public surface comes last.
 DOOR, BEHIND = "runtime/engine/engine.py", "search"
 """The class that users meet, and the room that its methods import when they are called."""
 
+SHARED_ROOMS = (
+    ("console", "user_paths"),
+    ("exporter", "kept_texts", "measuring", "model_advice", "peers", "programs", "typing"),
+    ("model_names", "results"),
+    ("options",),
+    ("evaluation",),
+)
+"""Folders and files of ``apps`` below the verbs: each may import from itself and those before it.
+
+A verb may import all of them, and no other verb. `cli` and `verbs` find verbs by name.
+"""
+
+SEEN_BY_DEVICES = {
+    "export": {"kv_panels", "phases", "quantising", "to_onnx", "verifying", "weights_file"},
+    "runtime": {"backends", "sequences"},
+}
+"""Folder -> what files of devices may import of it: that which compiles or runs a graph."""
+
+KNOW_DEVICES = {
+    "export": {"compilers", "config", "phases", "pipeline"},
+    "runtime": {"backends", "opening"},
+}
+"""Folder -> what of it may import ``targets``: that which chooses a device, or finds its files."""
+
 OPTIONAL = {
     "runtime/sampling/gbnf.py": {"llguidance"},
     "runtime/sampling/schema_grammar.py": {"llguidance"},
@@ -99,8 +125,8 @@ OPTIONAL = {
     "apps/serve/api": {"pydantic"},
     "apps/measuring/pictures.py": {"matplotlib"},
     "apps/bench/plot.py": {"matplotlib"},
-    "apps/eval/plot.py": {"matplotlib"},
-    "apps/eval/schema_judge.py": {"jsonschema", "referencing"},
+    "apps/evaluation/plot.py": {"matplotlib"},
+    "apps/evaluation/schema_judge.py": {"jsonschema", "referencing"},
     "apps/compare/plot.py": {"matplotlib"},
     "apps/compare/page.py": {"plotly"},
     "apps/fleet": {"asyncssh", "cryptography", "dask", "distributed"},
@@ -190,17 +216,55 @@ def test_the_core_imports_no_device() -> None:
     assert not found, "\n".join(found)
 
 
+def seen_by_device(path: Path) -> Iterator[str]:
+    """Yields imports of a device's file that reach into what has no part in its graph."""
+    for name in imported(path):
+        folder, _, rest = name.removeprefix("edgedec.").partition(".")
+        seen = SEEN_BY_DEVICES.get(folder)
+        if seen is not None and rest.partition(".")[0] not in seen:
+            yield f"{path.relative_to(ROOT)}: {name}"
+
+
+def knows_devices(folder: str, path: Path) -> Iterator[str]:
+    """Yields imports of ``targets`` by a file of ``folder`` that is to know of no device."""
+    room = path.relative_to(ROOT / folder).with_suffix("").parts[0]
+    for name in imported(path):
+        if name.startswith("edgedec.targets") and room not in KNOW_DEVICES[folder]:
+            yield f"{path.relative_to(ROOT)}: {name}"
+
+
+def test_devices_and_the_core_meet_in_few_places() -> None:
+    devices = [path for folder, path in FILES if folder == "targets"]
+    found = [line for path in devices for line in seen_by_device(path)]
+    for folder, path in FILES:
+        found += knows_devices(folder, path) if folder in KNOW_DEVICES else []
+    assert not found, "\n".join(found)
+
+
+def test_recipes_name_no_option_of_a_verb() -> None:
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "models").rglob("*.py"))
+        if "--target" in path.read_text(encoding="utf-8")
+    ]
+    assert found == []
+
+
 def test_every_folder_was_read() -> None:
     assert {folder for folder, _ in FILES} == set(ALLOWED)
     assert len(FILES) > 20
 
 
-def room_of(path: Path) -> str | None:
-    name = path.relative_to(ROOT / "runtime").with_suffix("").parts[0]
+def room_of(path: Path, folder: str = "runtime") -> str | None:
+    name = path.relative_to(ROOT / folder).with_suffix("").parts[0]
     return None if name == "__init__" else name
 
 
-LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
+def levels(rooms: tuple[tuple[str, ...], ...]) -> dict[str, int]:
+    return {room: level for level, side_by_side in enumerate(rooms) for room in side_by_side}
+
+
+LEVEL, SHARED_LEVEL = levels(ROOMS), levels(SHARED_ROOMS)
 
 
 def backward(path: Path, own: str) -> Iterator[str]:
@@ -225,4 +289,27 @@ def test_rooms_of_the_runtime_have_no_cycles() -> None:
     named = {path: room for path, room in rooms.items() if room}
     assert set(named.values()) - set(LEVEL) == set(), "add a new room to ROOMS where it belongs"
     found = [line for path, room in named.items() for line in backward(path, room)]
+    assert not found, "\n".join(found)
+
+
+def beside_or_above(path: Path) -> Iterator[str]:
+    """Yields the imports of a file of apps that lead to a verb, to its own level or a later one."""
+    own = room_of(path, "apps")
+    for name in imported(path):
+        if name.startswith("edgedec.apps."):
+            used = name.split(".")[2]
+            if used == own or (own == "cli" and used == "verbs"):
+                continue
+            if SHARED_LEVEL.get(used, len(SHARED_ROOMS)) >= SHARED_LEVEL.get(
+                str(own), len(SHARED_ROOMS)
+            ):
+                yield f"{path.relative_to(ROOT)}: {own} -> {name}"
+
+
+def test_no_verb_imports_another() -> None:
+    apps = [path for folder, path in FILES if folder == "apps"]
+    rooms = {room_of(path, "apps") for path in apps} - {None, "cli", "verbs"}
+    verbs = {place.partition(":")[0].partition(".")[0] for place in VERBS.values()}
+    assert rooms == verbs | set(SHARED_LEVEL), "a room is a verb's, or stands in SHARED_ROOMS"
+    found = [line for path in apps for line in beside_or_above(path)]
     assert not found, "\n".join(found)

@@ -15,8 +15,6 @@ from edgedec.apps.bench.jobs import PassJob, Test, limit_jobs, make_tests
 from edgedec.apps.bench.output import (
     Output,
     Printing,
-    find_plotter,
-    parse_counts,
     refusal,
 )
 from edgedec.apps.bench.prompts import PromptOptions, bench_prompts
@@ -28,8 +26,10 @@ from edgedec.apps.bench.work import read_work
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.measuring.loop import Job, Plan, measure
+from edgedec.apps.measuring.plotters import find_plotter
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
+from edgedec.apps.options.passes import PassOptions
 from edgedec.apps.peers import EDGEDEC
 from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.apps.peers.rivals import PeerOptions, Rivals, only_keeping, only_plain
@@ -41,62 +41,6 @@ from edgedec.system.processors import physical_cores
 
 _SETTLE_S = 0.1
 """ONNX Runtime's threads, as others use them, spin for 80 ms after their last work."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PassOptions:
-    """Options that name the passes to measure."""
-
-    prompt_tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--prompt-tokens",
-            "-p",
-            metavar="N,..",
-            help="Prompt lengths to read (default 512; 0 for none).",
-        ),
-    ] = None
-    new_tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--new-tokens",
-            "-n",
-            metavar="N,..",
-            help="Numbers of tokens to decode (default 128; 0 for none).",
-        ),
-    ] = None
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            "--rows",
-            "-m",
-            metavar="N,..",
-            help="Rows per verify pass (default 1,2,4,8,16; 0 for none).",
-        ),
-    ] = None
-    depth: Annotated[
-        str | None,
-        typer.Option(
-            "--depth", "-d", metavar="N,..", help="Tokens already in the KV cache (default 0)."
-        ),
-    ] = None
-    texts: Annotated[
-        str | None,
-        typer.Option(metavar="N,..", help="Decode N texts at once, too, e.g. 8 (default 1)."),
-    ] = None
-
-    def tests(self) -> list[Test]:
-        """Returns what they name; ConfigError if that is nothing."""
-        tests = make_tests(
-            parse_counts(self.prompt_tokens, "512", "--prompt-tokens"),
-            parse_counts(self.new_tokens, "128", "--new-tokens"),
-            parse_counts(self.rows, "1,2,4,8,16", "--rows"),
-            parse_counts(self.depth, "0", "--depth"),
-            parse_counts(self.texts, "1", "--texts"),
-        )
-        if not tests:
-            raise ConfigError("nothing to measure: -p, -n and -m are all 0")
-        return tests
 
 
 _Options = PassOptions | PromptOptions | TtftOptions | TypingOptions
@@ -245,7 +189,7 @@ def bench_passes(
     bundle: Path, passes: PassOptions, plan: Plan, rivals: Rivals, printing: Printing
 ) -> None:
     """Measures passes and prints what was found."""
-    tests = passes.tests()
+    tests = make_tests(*passes.counts())
     draw = find_plotter("bench.plot", printing.plot)
     manifest = read_manifest(bundle)
     manifest.check_writes()

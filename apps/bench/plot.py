@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
 from edgedec.apps.bench.jobs import MULTIPLY, READ, Test
 from edgedec.apps.bench.work import Work, bound
 from edgedec.apps.measuring.pictures import (
     COLOURS,
+    label_points,
     mark_noisy,
     plain_ticks,
     title_lines,
@@ -26,11 +25,6 @@ _WIDTH = 11.0
 """Units: inches."""
 _TITLE_SIZE = 14
 """Units: points."""
-PICTURES = sorted(FigureCanvasBase.get_supported_filetypes())
-"""Endings of the files that can be drawn."""
-
-_LABEL_OFFSETS = [(6, 6), (6, -13), (6, 17), (6, -24), (-36, 6), (-36, -13), (6, 28), (6, -35)]
-"""Where a label may be, from its point; the first is the best. Units: points."""
 
 
 def draw(document: dict[str, Any], path: Path, work: Work | None) -> None:
@@ -48,23 +42,6 @@ def draw(document: dict[str, Any], path: Path, work: Work | None) -> None:
     figure.draw_without_rendering()  # now places are final, and labels can keep clear of others
     label_points(left, _points(document, work))
     figure.savefig(path)
-
-
-def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
-    """Writes the name of each point beside it, where no other name is yet."""
-    taken = [text.get_window_extent() for text in axes.texts]
-    for x, y, name in points:
-        for offset in _LABEL_OFFSETS:
-            label = axes.annotate(
-                name, (x, y), xytext=offset, textcoords="offset points", fontsize=8
-            )
-            place = label.get_window_extent()
-            if not place.count_overlaps(taken):
-                break
-            label.remove()
-        else:
-            label = axes.annotate(name, (x, y), fontsize=8)
-        taken.append(label.get_window_extent())
 
 
 def _draw_roofline(axes: Axes, document: dict[str, Any], work: Work | None) -> None:

@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from edgedec.apps.bench.output import Printing, find_plotter
+from edgedec.apps.bench.output import Printing
 from edgedec.apps.bench.prompts_jobs import (
     Asked,
     Contestant,
@@ -36,6 +36,7 @@ from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.measuring.disturbance import Watch
 from edgedec.apps.measuring.loop import Plan
+from edgedec.apps.measuring.plotters import find_plotter
 from edgedec.apps.options.common import Draft, DraftDevice, DraftProvider, Overlap, PerCategory
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.models.errors import ConfigError, EdgedecError

@@ -15,7 +15,9 @@ from edgedec.apps.bench.prompts_rows import (
     prompt_row,
     summary_row,
 )
-from edgedec.apps.bench.report import build_facts, device_facts, table, written
+from edgedec.apps.bench.report import written
+from edgedec.apps.console.tables import table
+from edgedec.apps.measuring.facts import build_facts, device_facts
 from edgedec.apps.measuring.loop import Plan
 from edgedec.models.manifest import BundleManifest
 from edgedec.runtime.engine.prompt_files import FilePrompt

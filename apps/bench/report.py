@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import hashlib
-import io
 import json
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgedec import __version__, kernels
+from edgedec import kernels
 from edgedec.apps.bench.jobs import (
     MULTIPLY,
     READ,
@@ -23,11 +19,12 @@ from edgedec.apps.bench.jobs import (
     read_buffer_bytes,
 )
 from edgedec.apps.bench.work import Work, bound, read_work
+from edgedec.apps.console.tables import table, write_csv
+from edgedec.apps.measuring.facts import build_facts, device_facts
 from edgedec.apps.measuring.loop import Measurement, Plan, Series
 from edgedec.apps.measuring.summary import summarize
 from edgedec.apps.peers.instruction_sets import instruction_set, is_lesser
 from edgedec.models.manifest import BundleManifest
-from edgedec.system.machine import read_cpu
 
 Row = dict[str, Any]
 
@@ -132,26 +129,6 @@ def _row(runtime: str, test: Test, series: Series) -> Row:
     }
 
 
-def device_facts() -> dict[str, Any]:
-    """Returns what the machine is."""
-    cpu = read_cpu()
-    return {**dataclasses.asdict(cpu), "platform": platform.platform()}
-
-
-def build_facts() -> dict[str, Any]:
-    """Returns which versions run."""
-    import onnxruntime  # its package has another name for each kind of device
-
-    library = hashlib.sha256(kernels.library_path().read_bytes()).hexdigest()
-    return {
-        "edgedec": __version__,
-        "kernels_sha256": library[:16],
-        "isa": kernels.active_isa(),
-        "onnxruntime": onnxruntime.__version__,
-        "python": platform.python_version(),
-    }
-
-
 def render(document: dict[str, Any], output: str) -> str:
     """Returns the document as ``md``, ``json``, ``csv`` or ``jsonl``."""
     return written(document, output, _flat_rows, _markdown)
@@ -173,15 +150,6 @@ def written(
             return write_csv(flat_rows(document))
         case _:
             return markdown(document)
-
-
-def write_csv(rows: list[Row]) -> str:
-    """Returns rows that share their columns, with a header."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _flat_rows(document: dict[str, Any]) -> list[Row]:
@@ -301,17 +269,3 @@ def _facts(document: dict[str, Any]) -> str:
     if document["energy_by"]:
         lines.append(f"energy: {document['energy_by']}")
     return "".join(f"- {line}\n" for line in lines)
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """Returns a Markdown table; nothing without rows."""
-    if not rows:
-        return ""
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in [header, *rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in cells
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines) + "\n"

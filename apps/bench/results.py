@@ -8,9 +8,10 @@ from edgedec import kernels
 from edgedec.apps.bench.jobs import MULTIPLY, READ, job_name
 from edgedec.apps.bench.prompts_report import Outcome as PromptsOutcome
 from edgedec.apps.bench.prompts_rows import lost_share
-from edgedec.apps.bench.report import Outcome, build_facts
+from edgedec.apps.bench.report import Outcome
 from edgedec.apps.bench.typing_job import Typed
 from edgedec.apps.bench.work import read_work
+from edgedec.apps.measuring.facts import build_facts
 from edgedec.apps.measuring.loop import Measurement
 from edgedec.apps.results.recording import Measured, texts_sha256
 from edgedec.apps.results.result import Quantity, Scalar

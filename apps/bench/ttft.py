@@ -12,12 +12,15 @@ from typing import Annotated, Any
 
 import typer
 
-from edgedec.apps.bench.output import Printing, parse_counts, refusal
-from edgedec.apps.bench.report import build_facts, device_facts, table, written
+from edgedec.apps.bench.output import Printing, refusal
+from edgedec.apps.bench.report import written
 from edgedec.apps.bench.results import measured_ttft
 from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.tables import table
 from edgedec.apps.console.terminal import write_out
+from edgedec.apps.measuring.facts import build_facts, device_facts
 from edgedec.apps.measuring.loop import Measurement, Plan, Sample, measure
+from edgedec.apps.options.passes import parse_counts
 from edgedec.apps.results.recording import texts_sha256
 from edgedec.apps.results.result import Scalar
 from edgedec.models.errors import ConfigError, EdgedecError

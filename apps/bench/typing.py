@@ -12,15 +12,18 @@ import numpy as np
 import typer
 
 from edgedec.apps.bench.keystrokes import DEVIATION_S, MEAN_S, Passage, read_passages
-from edgedec.apps.bench.output import Printing, find_plotter
-from edgedec.apps.bench.report import build_facts, device_facts, table, written
+from edgedec.apps.bench.output import Printing
+from edgedec.apps.bench.report import written
 from edgedec.apps.bench.results import measured_typing
 from edgedec.apps.bench.typing_job import Typed, type_passage
 from edgedec.apps.bench.typing_rivals import N_TOKENS, compare, requests_of
 from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.tables import table
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.measuring.disturbance import RunWatch, noise_text
+from edgedec.apps.measuring.facts import build_facts, device_facts
 from edgedec.apps.measuring.loop import Plan
+from edgedec.apps.measuring.plotters import find_plotter
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.apps.results.recording import texts_sha256
 from edgedec.apps.results.result import Scalar

@@ -11,8 +11,9 @@ import typer
 from edgedec.apps.chat.talk import Talk
 from edgedec.apps.chat.typed import line_history
 from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.stream_text import ShowOptions
 from edgedec.apps.console.terminal import print_json
-from edgedec.apps.kept.remarks import note_kept
+from edgedec.apps.kept_texts.remarks import note_kept
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
@@ -21,7 +22,6 @@ from edgedec.apps.options.template_variables import (
     parse_template_variables,
     with_template_variables,
 )
-from edgedec.apps.run.command import ShowOptions, tell_if_recommended, unlimited
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.replay_buffer import ReplayBuffer
@@ -82,10 +82,10 @@ def chat(
                 "this model has no chat template: `edgedec run --raw` has it continue a text"
             )
         note_kept(prefix_disk, store, adapt, history=typed)
-        config = switching.apply(request.make_request(unlimited(engine)))
+        config = switching.apply(request.make_request(options.unlimited(engine)))
         config = with_template_variables(config, engine, variables)
         tell_if_approximate(config)
-        tell_if_recommended(config, engine.defaults)
+        options.tell_if_recommended(config, engine.defaults)
         talk = Talk(engine, system, config, shown, replay, is_silent=json)
         with line_history(history):
             turns = talk.run()

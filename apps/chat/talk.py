@@ -13,8 +13,8 @@ from typing import Any
 from edgedec.apps.chat.saved import load_chat, save_chat
 from edgedec.apps.chat.typed import QUOTES, read_message
 from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.stream_text import ShowOptions, write_stream
 from edgedec.apps.console.terminal import note, print_error
-from edgedec.apps.run.command import ShowOptions, write_stream
 from edgedec.apps.user_paths import user_path
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from edgedec.apps.bench.output import find_plotter
 from edgedec.apps.compare.columns import Given
 from edgedec.apps.compare.comparison import make_comparison
 from edgedec.apps.compare.history import last_before
 from edgedec.apps.compare.tables import write_markdown, write_table
 from edgedec.apps.console.terminal import note, write_out
+from edgedec.apps.measuring.plotters import find_plotter
 from edgedec.apps.options import common as options
 from edgedec.apps.results.result import read_result
 from edgedec.models.errors import ConfigError, EdgedecError

@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgedec.apps.bench.plot import label_points
 from edgedec.apps.compare.charts import bars, frontier, noisy_bars, roofs, turned
 from edgedec.apps.compare.tables import is_wide
 from edgedec.apps.measuring.pictures import (
     explain_noisy,
+    label_points,
     mark_noisy,
     plain_ticks,
     title_lines,

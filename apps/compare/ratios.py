@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgedec.apps.compare.columns import Column
-from edgedec.apps.eval.intervals import bootstrap
+from edgedec.apps.measuring.intervals import bootstrap
 from edgedec.apps.results.result import Quantity
 
 FEW = 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from edgedec.apps.bench.report import table, write_csv
 from edgedec.apps.compare.ratios import DEVICES, RUNS, SAME_PROBLEMS, SAME_RUN, SEPARATE
+from edgedec.apps.console.tables import table, write_csv
 
 Document = dict[str, Any]
 

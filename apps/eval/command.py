@@ -10,12 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from edgedec.apps.bench.output import find_plotter
-from edgedec.apps.bench.report import build_facts, device_facts
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json, write_out
-from edgedec.apps.eval.contained import check_programs_run
-from edgedec.apps.eval.job import (
+from edgedec.apps.evaluation.job import (
     Job,
     TaskName,
     TaskOptions,
@@ -23,15 +20,18 @@ from edgedec.apps.eval.job import (
     make_settings,
     make_work,
 )
-from edgedec.apps.eval.report import check_comparable, make_document, render
-from edgedec.apps.eval.results import measured_answers
-from edgedec.apps.eval.samples import SampleFile, Samples, read_samples
-from edgedec.apps.eval.walk import walk
+from edgedec.apps.evaluation.report import check_comparable, make_document, render
+from edgedec.apps.evaluation.results import measured_answers
+from edgedec.apps.evaluation.samples import SampleFile, Samples, read_samples
+from edgedec.apps.evaluation.walk import walk
 from edgedec.apps.measuring.disturbance import RunWatch
+from edgedec.apps.measuring.facts import build_facts, device_facts
+from edgedec.apps.measuring.plotters import find_plotter
 from edgedec.apps.model_names import named_bundle
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.switching import APPROXIMATE, READS_PREDICTED
+from edgedec.apps.programs.contained import check_programs_run
 from edgedec.apps.results.recording import Recorder, SaveOptions
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
@@ -106,7 +106,7 @@ def evaluate(
 
       edgedec eval --compare small.jsonl --compare large.jsonl --plot quality.png
     """
-    draw = find_plotter("eval.plot", results.plot)
+    draw = find_plotter("evaluation.plot", results.plot)
     if bundle is None and saving.save is not None:
         raise ConfigError("--save keeps the result of a run: add BUNDLE")
     recorder = Recorder(saving)

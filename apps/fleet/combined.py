@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgedec.apps.eval.results import measured_answers
+from edgedec.apps.evaluation.results import measured_answers
 from edgedec.apps.fleet.evaluate import Evaluated
 from edgedec.apps.fleet.store import Answer
 from edgedec.apps.results.recording import bundle_facts

@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from edgedec.apps.bench.command import PassOptions
 from edgedec.apps.console.help_pages import HelpCommand, HelpGroup
-from edgedec.apps.eval.job import TaskOptions, make_job
+from edgedec.apps.evaluation.job import TaskOptions, make_job
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
+from edgedec.apps.options.passes import PassOptions
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
 from edgedec.targets import library_suffixes
@@ -173,7 +173,7 @@ def bench(
     with _needs_fleet_extra():
         from edgedec.apps.fleet.keeper import CrewOptions
         from edgedec.apps.fleet.work import bench_hosts
-    passes.tests()
+    passes.counts()
     given = [(f"--{name.replace('_', '-')}", value) for name, value in vars(passes).items()]
     asked = [part for name, value in given if value is not None for part in (name, value)]
     asked += ["--repetitions", str(repetitions)]

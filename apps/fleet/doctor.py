@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgedec.apps.bench.report import table
+from edgedec.apps.console.tables import table
 from edgedec.apps.console.terminal import bytes_text, note, print_json, write_out
 from edgedec.apps.fleet.bundles import Bundles
 from edgedec.apps.fleet.config import Host, read_fleet

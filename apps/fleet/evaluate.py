@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgedec.apps.bench.report import build_facts, device_facts, table
+from edgedec.apps.console.tables import table
 from edgedec.apps.console.terminal import note
-from edgedec.apps.eval.job import Job, TaskOptions, make_settings, make_work
-from edgedec.apps.eval.report import make_document
-from edgedec.apps.eval.samples import Sample, SampleFile, Samples, Setting
-from edgedec.apps.eval.scores import number_text, tokens_per_s
-from edgedec.apps.eval.walk import sample_line
+from edgedec.apps.evaluation.job import Job, TaskOptions, make_settings, make_work
+from edgedec.apps.evaluation.report import make_document
+from edgedec.apps.evaluation.samples import Sample, SampleFile, Samples, Setting
+from edgedec.apps.evaluation.scores import number_text, tokens_per_s
+from edgedec.apps.evaluation.walk import sample_line
 from edgedec.apps.fleet.store import Answer, Task, TaskStore
+from edgedec.apps.measuring.facts import build_facts, device_facts
 from edgedec.apps.options.common import LoadOptions, RequestOptions
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.system.files import move_over
@@ -27,7 +28,7 @@ SAMPLES = "samples.jsonl"
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What hosts found: the document of `apps.eval.report`, and what each answer was of."""
+    """What hosts found: the document of `apps.evaluation.report`, and what each answer was of."""
 
     document: dict[str, Any]
     answers: Sequence[Answer]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from edgedec import __version__
-from edgedec.apps.doctor import examine
 from edgedec.apps.measuring.installed import sources_sha256
+from edgedec.apps.measuring.machine_report import examine
 from edgedec.models.installation import package_version
 from edgedec.system.device import read_device, read_state
 from edgedec.system.machine import machine_triple

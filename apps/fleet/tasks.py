@@ -18,11 +18,11 @@ from typing import Any
 
 from distributed import get_worker
 
-from edgedec.apps.eval.contained import check_programs_run
-from edgedec.apps.eval.job import TaskName, TaskOptions, make_job, make_settings, make_work
-from edgedec.apps.eval.samples import Setting
-from edgedec.apps.eval.work import Work
+from edgedec.apps.evaluation.job import TaskName, TaskOptions, make_job, make_settings, make_work
+from edgedec.apps.evaluation.samples import Setting
+from edgedec.apps.evaluation.work import Work
 from edgedec.apps.options.common import LoadOptions, RequestOptions
+from edgedec.apps.programs.contained import check_programs_run
 from edgedec.runtime.engine.at_once import choose_n_at_once
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.apps.console.terminal import note, print_json, write_out
-from edgedec.apps.eval.job import Job
-from edgedec.apps.eval.report import render
+from edgedec.apps.evaluation.job import Job
+from edgedec.apps.evaluation.report import render
 from edgedec.apps.fleet.bench import bench_task, is_measured, write_answer
 from edgedec.apps.fleet.bundles import Bundles
 from edgedec.apps.fleet.combined import combined_result

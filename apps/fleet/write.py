@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from edgedec.apps.bench.report import table
+from edgedec.apps.console.tables import table
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.fleet.bundles import Bundles
 from edgedec.apps.fleet.config import read_fleet

@@ -9,7 +9,7 @@ import typer
 
 from edgedec.apps.console.terminal import bytes_text, print_json, write_out
 from edgedec.apps.kept.kept_files import KeptFiles, find_files, remove
-from edgedec.apps.kept.places import KINDS, forget, places
+from edgedec.apps.kept_texts.places import KINDS, forget, places
 from edgedec.apps.options import common as options
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from edgedec.apps.kept.places import Place
+from edgedec.apps.kept_texts.places import Place
 from edgedec.models.errors import ConfigError
 
 _SESSION, _STORE, _REPLAY = (0, b"edgedkv\n"), (0, b"edngrams"), (68, b"edrb")

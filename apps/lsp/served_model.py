@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from edgedec.apps.kept.places import remember_prefixes
-from edgedec.apps.kept.remarks import remember_typing
+from edgedec.apps.kept_texts.places import remember_prefixes
+from edgedec.apps.kept_texts.remarks import remember_typing
 from edgedec.apps.lsp.settings import ServerSettings
 from edgedec.apps.lsp.window import EditorProgress, EditorWindow
 from edgedec.apps.model_names import find_bundle

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -71,3 +72,28 @@ def mark_noisy(axes: Axes, xs: Sequence[float], ys: Sequence[float], size: float
 def explain_noisy(axes: Axes, **look: Any) -> None:
     """Says in the legend that results of this look were disturbed by other programs."""
     axes.plot([], [], color="#555555", label=NOISY, **look)
+
+
+PICTURES = sorted(FigureCanvasBase.get_supported_filetypes())
+"""Endings of the files that can be drawn."""
+
+
+_LABEL_OFFSETS = [(6, 6), (6, -13), (6, 17), (6, -24), (-36, 6), (-36, -13), (6, 28), (6, -35)]
+"""Where a label may be, from its point; the first is the best. Units: points."""
+
+
+def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Writes the name of each point beside it, where no other name is yet."""
+    taken = [text.get_window_extent() for text in axes.texts]
+    for x, y, name in points:
+        for offset in _LABEL_OFFSETS:
+            label = axes.annotate(
+                name, (x, y), xytext=offset, textcoords="offset points", fontsize=8
+            )
+            place = label.get_window_extent()
+            if not place.count_overlaps(taken):
+                break
+            label.remove()
+        else:
+            label = axes.annotate(name, (x, y), fontsize=8)
+        taken.append(label.get_window_extent())

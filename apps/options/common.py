@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from edgedec.apps.console.terminal import note
 from edgedec.apps.model_names import named_bundle
 from edgedec.runtime.config import (
     MAX_DRAFT_LEN,
     GenerationConfig,
+    SamplingConfig,
     SpeculationConfig,
     UnmaskConfig,
 )
@@ -581,3 +583,21 @@ def parse_layers(text: str, option: str = "--hidden-layers") -> tuple[int, ...]:
         raise typer.BadParameter(
             f"got {text!r}, expected layer numbers such as 3,7,11", param_hint=option
         ) from None
+
+
+def unlimited(engine: Engine) -> GenerationConfig:
+    """Returns what the bundle recommends, for an answer that ends by itself.
+
+    A model that fills masks in has to know how many tokens it writes: its usual number stays.
+    """
+    if engine.model.capabilities.blocks:
+        return engine.defaults
+    return replace(engine.defaults, max_new_tokens=TO_THE_END)
+
+
+def tell_if_recommended(asked: GenerationConfig, defaults: GenerationConfig) -> None:
+    """Notes that a request is sampled as the model's publisher recommends, not as was asked for."""
+    sampling, greedy = asdict(asked.sampling), asdict(SamplingConfig())
+    if asked.sampling == defaults.sampling and sampling != greedy:
+        stated = ", ".join(f"{k} {v}" for k, v in sampling.items() if v != greedy[k])
+        note(f"sampled as the model's publisher recommends: {stated} (--temperature 0: greedy)")

@@ -8,8 +8,8 @@ from typing import Any
 
 from edgedec.apps.console.progress import ProgressBars
 from edgedec.apps.console.terminal import note, print_json, write_out
-from edgedec.apps.eval.assertions import one_by_one
-from edgedec.apps.eval.contained import check_programs_run
+from edgedec.apps.programs.assertions import one_by_one
+from edgedec.apps.programs.contained import check_programs_run
 from edgedec.apps.run.tries import Choose, TryOptions
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgedec.apps.console.progress import ProgressBars, count_amount
-from edgedec.apps.console.terminal import TextWriter, note, print_json, stops_on_interrupt
-from edgedec.apps.kept.remarks import note_kept
+from edgedec.apps.console.stream_text import ShowOptions, write_stream
+from edgedec.apps.console.terminal import note, print_json
+from edgedec.apps.kept_texts.remarks import note_kept
 from edgedec.apps.options import common as options
 from edgedec.apps.options.grammar import GrammarOptions
 from edgedec.apps.options.groups import takes_groups
+from edgedec.apps.options.prompt_text import read_prompt, with_piped_text
 from edgedec.apps.options.switching import SwitchOptions, tell_if_approximate
 from edgedec.apps.options.template_variables import (
     TemplateVar,
@@ -23,38 +24,21 @@ from edgedec.apps.options.template_variables import (
 )
 from edgedec.apps.options.text_files import stated_text
 from edgedec.apps.run.beams import BeamOptions
-from edgedec.apps.run.draft_colours import OriginColours
 from edgedec.apps.run.odd_drafts import draft_problem, measured_saving
-from edgedec.apps.run.piped_text import with_piped_text
-from edgedec.apps.run.provisional import PieceWriter
-from edgedec.apps.run.thoughts import ThoughtWriter
 from edgedec.apps.run.tries import TryOptions, warm
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.config import GenerationConfig, SamplingConfig
+from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.engine.stream import Stream
 from edgedec.runtime.methods.method_parts import AUTO
 from edgedec.runtime.sequences.prefill import Progress
 from edgedec.runtime.text.prompt import Prompt
-from edgedec.system.files import read_text
 
 if TYPE_CHECKING:  # imported where they are needed: each import delays a first token
     from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 
 _CUT_OFF = 3  # exit code
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShowOptions:
-    """What to show beside the text."""
-
-    show_drafts: Annotated[
-        bool, typer.Option("--show-drafts", help="Colour tokens by the drafter they come from.")
-    ] = False
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Show what the method decided, and why.")
-    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +179,7 @@ def run(
             write_quote(engine, text, quoted, bars, is_json=json)
             return
         given = asking.given(engine, text)
-        asked = ask(engine.defaults if beams.beams else unlimited(engine))
+        asked = ask(engine.defaults if beams.beams else options.unlimited(engine))
         asked = with_template_variables(asked, engine, variables)
         is_warm = request.temperature is not None
         if beams.beams is not None:
@@ -279,7 +263,7 @@ def _write_one(
         note(doubt)
     stream = engine.stream(given, asked, bars.report)
     tell_if_approximate(asked)
-    tell_if_recommended(asked, engine.defaults)
+    options.tell_if_recommended(asked, engine.defaults)
     tell_if_unused(keeping.store, stream)
     is_interrupted = write_stream(stream, bars, shown, is_silent=is_json)
     if doubt and not shown.explain and (saving := measured_saving(stream.explain())):
@@ -304,154 +288,8 @@ def is_cut_off(result: GenerationResult, asked: GenerationConfig) -> bool:
     return is_structured and result.finish_reason in ("length", "context")
 
 
-def unlimited(engine: Engine) -> GenerationConfig:
-    """Returns what the bundle recommends, for an answer that ends by itself.
-
-    A model that fills masks in has to know how many tokens it writes: its usual number stays.
-    """
-    if engine.model.capabilities.blocks:
-        return engine.defaults
-    return replace(engine.defaults, max_new_tokens=options.TO_THE_END)
-
-
-def note_if_cut(result: GenerationResult) -> None:
-    """Notes that a limit, and not the model, ended an answer."""
-    if result.finish_reason == "length":
-        note(f"stopped at {result.n_new_tokens} tokens; -n 0: to the end")
-    elif result.finish_reason == "context":
-        n_tokens = result.n_prompt_tokens + result.n_new_tokens
-        note(
-            f"stopped after {n_tokens} tokens, because the context is full: --context N changes it"
-        )
-
-
-def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_silent: bool) -> bool:
-    """Writes a stream to standard output as it appears, then what it took to standard error.
-
-    Returns whether Ctrl-C ended it. Nothing is written if ``is_silent``, except explanations.
-    Colours tell of drafts where asked for, and of models that take turns always.
-    """
-    colours = OriginColours()
-    is_switching = stream.takes_turns
-    is_coloured = shown.show_drafts or is_switching
-    writer = TextWriter(colours.paint) if is_coloured else TextWriter()
-    pieces, thoughts = PieceWriter(writer), ThoughtWriter()
-    n_written = 0
-    with stops_on_interrupt(stream.stop) as is_interrupted:
-        for piece in stream.pieces:
-            bars.close()
-            if piece.is_thought:
-                thoughts.write("" if is_silent else piece.text)
-                continue
-            thoughts.end()
-            if not is_silent:
-                pieces.write(piece)
-            if not piece.is_provisional:
-                n_written += len(piece.text)
-    bars.close()
-    thoughts.end()
-    if not is_silent:
-        pieces.end()
-        # A stream stopped between two pieces may still hold text back.
-        writer.write(stream.result.text[n_written:])
-        writer.end_line()
-        note(summary(stream.result))
-        note_if_cut(stream.result)
-        if is_switching and stream.result.switch:  # none where it was stopped before it began
-            note(switch_summary(stream.result))
-        if is_coloured:
-            colours.print_legend(stream.result.origins)
-    if shown.explain:
-        for line in explanation(stream):
-            note(line)
-    return is_interrupted()
-
-
-def tell_if_recommended(asked: GenerationConfig, defaults: GenerationConfig) -> None:
-    """Notes that a request is sampled as the model's publisher recommends, not as was asked for."""
-    sampling, greedy = asdict(asked.sampling), asdict(SamplingConfig())
-    if asked.sampling == defaults.sampling and sampling != greedy:
-        stated = ", ".join(f"{k} {v}" for k, v in sampling.items() if v != greedy[k])
-        note(f"sampled as the model's publisher recommends: {stated} (--temperature 0: greedy)")
-
-
 def tell_if_unused(store: Path | None, stream: Stream) -> None:
     """Notes that the method of ``stream`` does not draft from ``store``."""
     name = stream.method
     if store is not None and name != AUTO and "store" not in name.split("+"):
         note(f"the method {name} does not draft from {store}: use --method auto or store")
-
-
-def explanation(stream: Stream) -> list[str]:
-    """Returns why the method of a finished stream did what it did."""
-    return stream.explain() or [f"the method {stream.method} decides nothing"]
-
-
-def summary(result: GenerationResult) -> str:
-    """Returns what a generation took, on one line."""
-    n_reused = result.stats.n_reused_tokens
-    reused = f" ({n_reused} reused)" if n_reused else ""
-    parts = [
-        f"{result.n_prompt_tokens} prompt tokens{reused}",
-        f"{result.n_new_tokens} new tokens ({result.finish_reason})",
-    ]
-    if result.provisional_ms:
-        stats = result.stats
-        parts.append(
-            f"{stats.n_confirmed} of {stats.n_provisional} provisional tokens held, the first "
-            f"after {result.provisional_ms:.0f} ms"
-        )
-    if result.n_new_tokens:
-        parts.append(f"first after {result.ttft_ms:.0f} ms")
-    if result.tokens_per_s:
-        rate = f"{result.tokens_per_s:.1f} tokens/s"
-        parts.append(f"then {rate}" if result.is_in_order else f"{rate} in all")
-    return " · ".join(parts)
-
-
-def switch_summary(result: GenerationResult) -> str:
-    """Returns what taking turns came to, on one line."""
-    found = result.switch
-    passes = found["passes"].values()
-    caught_up = sum(counts["n_caught_up"] for counts in passes)
-    parts = [
-        f"{found['share_target']:.1%} of the tokens from the target model",
-        f"{found['n_switches']} switches",
-        f"{caught_up} missed tokens caught up in "
-        f"{sum(counts['catch_up_ms'] for counts in passes):.0f} ms",
-    ]
-    if found["cost_paper"] is not None:
-        parts.append(f"cost without catch-up {found['cost_paper']:.2f} of the target model's")
-    return " · ".join(parts)
-
-
-def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
-    """Returns the prompt that was given, read from its file or from standard input.
-
-    Raises:
-        ConfigError: It cannot be read, is empty, or is not UTF-8 text.
-    """
-    if prompt is not None and prompt_file is not None:
-        raise typer.BadParameter("got PROMPT and --prompt-file, expected one of them")
-    is_piped = prompt is None and prompt_file is None and not sys.stdin.isatty()
-    if not is_piped and prompt is None and prompt_file is None:
-        raise typer.BadParameter("expected PROMPT (- for standard input) or --prompt-file")
-    text = _read_prompt("-" if is_piped else prompt, prompt_file)
-    if not text.strip():
-        raise ConfigError("the prompt is empty: write one, pipe one in, or use --prompt-file")
-    return text
-
-
-def _read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
-    try:
-        if prompt_file is not None:
-            return read_text(prompt_file)
-        return sys.stdin.buffer.read().decode("utf-8-sig") if prompt == "-" else str(prompt)
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"the prompt is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; "
-            "convert it first, with iconv for instance"
-        ) from None
-    except OSError as error:
-        source = prompt_file or "standard input"
-        raise ConfigError(f"cannot read the prompt from {source}: {error.strerror}") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgedec.apps.kept.places import remember_prefixes
+from edgedec.apps.kept_texts.places import remember_prefixes
 from edgedec.apps.options import common as options
 from edgedec.apps.serve.log_form import LogForm
 from edgedec.models.errors import ConfigError

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from edgedec.apps.bench.report import device_facts
 from edgedec.apps.console.consoles import out
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json
+from edgedec.apps.measuring.facts import device_facts
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.tune.catch_up import CatchUpCost

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from edgedec.apps.eval.choices import ChoiceProblem, encode_choices
+from edgedec.apps.evaluation.choices import ChoiceProblem, encode_choices
 
 MERGED = {"Answer: B": [7], "Answer: A": [8]}
 

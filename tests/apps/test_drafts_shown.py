@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import pytest
 import typer
 
+from edgedec.apps.console.draft_colours import OriginColours
 from edgedec.apps.console.progress import ProgressBars, count_amount
+from edgedec.apps.console.stream_text import ShowOptions, explanation, write_stream
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
-from edgedec.apps.run.command import ShowOptions, explanation, write_stream
-from edgedec.apps.run.draft_colours import OriginColours
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig

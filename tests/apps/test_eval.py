@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.eval import job as job_module
-from edgedec.apps.eval.requests import make_requests, request_facts
+from edgedec.apps.evaluation import job as job_module
+from edgedec.apps.evaluation.requests import make_requests, request_facts
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from edgedec import Engine
-from edgedec.apps.eval.choices import ChoiceProblem, encode_choices, read_choices
-from edgedec.apps.eval.likelihoods import metrics_of
-from edgedec.apps.eval.samples import Sample
-from edgedec.apps.eval.scores import calibration_error, flips
-from edgedec.apps.eval.tasks import METRICS
+from edgedec.apps.evaluation.choices import ChoiceProblem, encode_choices, read_choices
+from edgedec.apps.evaluation.likelihoods import metrics_of
+from edgedec.apps.evaluation.samples import Sample
+from edgedec.apps.evaluation.scores import calibration_error, flips
+from edgedec.apps.evaluation.tasks import METRICS
 from edgedec.models.errors import ConfigError
 
 from ..runtime.conftest import backend, make_engine, tokenizer, trained

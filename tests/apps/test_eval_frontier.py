@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.eval.frontier import (
+from edgedec.apps.evaluation.frontier import (
     GRID,
     REFERENCES,
     frontier_of,
@@ -19,9 +19,9 @@ from edgedec.apps.eval.frontier import (
     render_verdict,
     verdict,
 )
-from edgedec.apps.eval.requests import make_requests
-from edgedec.apps.eval.samples import Models, Sample, Setting
-from edgedec.apps.eval.tasks import METRICS
+from edgedec.apps.evaluation.requests import make_requests
+from edgedec.apps.evaluation.samples import Models, Sample, Setting
+from edgedec.apps.evaluation.tasks import METRICS
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 

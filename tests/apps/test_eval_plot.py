@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-plot = pytest.importorskip("edgedec.apps.eval.plot", reason="needs the extra plots")
+plot = pytest.importorskip("edgedec.apps.evaluation.plot", reason="needs the extra plots")
 
 
 def setting(label: str, seconds: float, lossless: bool = True) -> dict[str, Any]:

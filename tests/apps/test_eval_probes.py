@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.apps.eval.refusal import Refusal
-from edgedec.apps.eval.short_answer import ShortAnswer, normal_form, right_answers
-from edgedec.apps.eval.tasks import Problem, read_problems
+from edgedec.apps.evaluation.refusal import Refusal
+from edgedec.apps.evaluation.short_answer import ShortAnswer, normal_form, right_answers
+from edgedec.apps.evaluation.tasks import Problem, read_problems
 from edgedec.models.errors import ConfigError
 
 from .conftest import Cli

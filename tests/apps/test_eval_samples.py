@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.apps.eval.intervals import bootstrap, sign_test
-from edgedec.apps.eval.report import make_document, render, with_own_labels
-from edgedec.apps.eval.samples import Sample, SampleFile, Samples, Setting, read_samples
+from edgedec.apps.evaluation.report import make_document, render, with_own_labels
+from edgedec.apps.evaluation.samples import Sample, SampleFile, Samples, Setting, read_samples
+from edgedec.apps.measuring.intervals import bootstrap, sign_test
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig
 

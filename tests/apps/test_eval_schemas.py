@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.eval.json_schema import JsonSchema, find_judge
-from edgedec.apps.eval.samples import Sample
-from edgedec.apps.eval.scores import followed
-from edgedec.apps.eval.tasks import Problem
+from edgedec.apps.evaluation.json_schema import JsonSchema, find_judge
+from edgedec.apps.evaluation.samples import Sample
+from edgedec.apps.evaluation.scores import followed
+from edgedec.apps.evaluation.tasks import Problem
 from edgedec.models.errors import ConfigError
 
 from .conftest import Cli
@@ -70,7 +70,7 @@ def test_nothing_is_fetched() -> None:
 
 def test_the_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema", None)
-    monkeypatch.delitem(sys.modules, "edgedec.apps.eval.schema_judge", raising=False)
+    monkeypatch.delitem(sys.modules, "edgedec.apps.evaluation.schema_judge", raising=False)
     with pytest.raises(ConfigError, match=r"needs the package jsonschema: pip install '.*\[eval\]"):
         find_judge()
 

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgedec.apps.eval.choices import read_choices
-from edgedec.apps.eval.gsm8k import Gsm8k, final_number, right_number
-from edgedec.apps.eval.human_eval import HumanEval
-from edgedec.apps.eval.infill import Infill
-from edgedec.apps.eval.perplexity import cut, score
-from edgedec.apps.eval.short_answer import ShortAnswer
-from edgedec.apps.eval.tasks import Problem, read_problems
+from edgedec.apps.evaluation.choices import read_choices
+from edgedec.apps.evaluation.gsm8k import Gsm8k, final_number, right_number
+from edgedec.apps.evaluation.human_eval import HumanEval
+from edgedec.apps.evaluation.infill import Infill
+from edgedec.apps.evaluation.perplexity import cut, score
+from edgedec.apps.evaluation.short_answer import ShortAnswer
+from edgedec.apps.evaluation.tasks import Problem, read_problems
 from edgedec.apps.options.text_files import stated_text
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig

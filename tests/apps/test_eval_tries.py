@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from edgedec.apps.eval.assertions import one_by_one, public_half
-from edgedec.apps.eval.report import _false_positives
-from edgedec.apps.eval.samples import Sample
-from edgedec.apps.eval.tries import Tries, parse_tries
+from edgedec.apps.evaluation.report import _false_positives
+from edgedec.apps.evaluation.samples import Sample
+from edgedec.apps.evaluation.tries import Tries, parse_tries
+from edgedec.apps.programs.assertions import one_by_one, public_half
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.apps.kept import places
+from edgedec.apps.kept_texts import places
 from edgedec.models.manifest import TOKENIZER_NAME
 from edgedec.runtime.text.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgedec.apps.run.command import read_prompt
+from edgedec.apps.options.prompt_text import read_prompt
 
 
 @pytest.mark.parametrize("text", ["a\r\nb\r\n", "a\nb", "a\rb\n\n", "\ufeffa\r\n", " \t日本\r\n"])

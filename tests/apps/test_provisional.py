@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from edgedec.apps.console.provisional import PieceWriter, moved
 from edgedec.apps.console.terminal import TextWriter
-from edgedec.apps.run.provisional import PieceWriter, moved
 from edgedec.runtime.engine.stream import Piece
 
 WIDTH = 12

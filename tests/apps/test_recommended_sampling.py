@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgedec.apps.run.command import tell_if_recommended
+from edgedec.apps.options.common import tell_if_recommended
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 
 GREEDY = GenerationConfig()

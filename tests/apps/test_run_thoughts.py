@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.apps.console.progress import ProgressBars, count_amount
-from edgedec.apps.run.command import ShowOptions, write_stream
+from edgedec.apps.console.stream_text import ShowOptions, write_stream
 
 from .serve.test_thoughts import ASK, REASONING, TEXT, Thinker
 

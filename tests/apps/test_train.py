@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import edgedec
-from edgedec.apps.eval.pruned import PrunedModel
+from edgedec.apps.evaluation.pruned import PrunedModel
 from edgedec.apps.measuring import loop
 from edgedec.apps.measuring.disturbance import Window
 from edgedec.models.manifest import read_manifest

@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import pytest
 
-from edgedec.apps.eval.contained import check_programs_run
-from edgedec.apps.eval.human_eval import HumanEval
-from edgedec.apps.eval.problem_answers import Answers
-from edgedec.apps.eval.samples import SampleFile, Setting
-from edgedec.apps.eval.tasks import Problem
-from edgedec.apps.eval.walk import walk
-from edgedec.apps.eval.work import Engines
+from edgedec.apps.evaluation.human_eval import HumanEval
+from edgedec.apps.evaluation.problem_answers import Answers
+from edgedec.apps.evaluation.samples import SampleFile, Setting
+from edgedec.apps.evaluation.tasks import Problem
+from edgedec.apps.evaluation.walk import walk
+from edgedec.apps.evaluation.work import Engines
+from edgedec.apps.programs.contained import check_programs_run
 from edgedec.models.errors import EdgedecError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.drafting.stats import DecodeStats
@@ -304,7 +304,7 @@ def test_a_machine_where_nothing_runs_is_refused(
 
 
 def test_a_system_that_cannot_hold_programs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgedec.apps.eval.contained.is_contained", lambda: False)
+    monkeypatch.setattr("edgedec.apps.programs.contained.is_contained", lambda: False)
     with pytest.raises(
         EdgedecError, match=r"cannot contain the programs .* --uncontained-programs"
     ):

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.apps.eval.problem_answers import Answers
-from edgedec.apps.eval.samples import Sample, Setting
-from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
+from edgedec.apps.evaluation.problem_answers import Answers
+from edgedec.apps.evaluation.samples import Sample, Setting
+from edgedec.apps.evaluation.tasks import Judgement, Problem, encode_question
 from edgedec.models.errors import ConfigError, PromptTooLongError, RefusedGrammarError
 from edgedec.models.installation import install_command
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
@@ -138,7 +138,7 @@ def find_judge() -> Judge:
         ConfigError: The library is missing.
     """
     try:
-        from edgedec.apps.eval.schema_judge import judge
+        from edgedec.apps.evaluation.schema_judge import judge
     except ImportError:
         raise ConfigError(
             f"the task json_schema needs the package jsonschema: {install_command('eval')}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgedec.apps.eval.tasks import Judgement, Problem
+from edgedec.apps.evaluation.tasks import Judgement, Problem
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from edgedec.apps.bench.report import table
-from edgedec.apps.eval.samples import Models, Sample, Setting
-from edgedec.apps.eval.scores import (
+from edgedec.apps.console.tables import table
+from edgedec.apps.evaluation.samples import Models, Sample, Setting
+from edgedec.apps.evaluation.scores import (
     interval_text,
     kept,
     number_text,
@@ -22,7 +22,7 @@ from edgedec.apps.eval.scores import (
     tokens_by_origin,
     tokens_per_s,
 )
-from edgedec.apps.eval.tasks import Metric
+from edgedec.apps.evaluation.tasks import Metric
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.switching import POLICIES
 from edgedec.runtime.decoding.switching.policy import Model

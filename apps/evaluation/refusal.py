@@ -9,7 +9,7 @@ AdvBench (arXiv:2307.15043) for judging by phrases.
 
 from __future__ import annotations
 
-from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
+from edgedec.apps.evaluation.tasks import Judgement, Problem, encode_question
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
 

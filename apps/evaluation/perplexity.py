@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.apps.eval.samples import Sample, Setting
-from edgedec.apps.eval.work import OneAtATime
+from edgedec.apps.evaluation.samples import Sample, Setting
+from edgedec.apps.evaluation.work import OneAtATime
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree

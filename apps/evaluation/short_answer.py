@@ -15,7 +15,7 @@ import string
 import unicodedata
 from dataclasses import replace
 
-from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
+from edgedec.apps.evaluation.tasks import Judgement, Problem, encode_question
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from edgedec.apps.eval.samples import Models, Sample, Setting
+from edgedec.apps.evaluation.samples import Models, Sample, Setting
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.methods.method_parts import PLAIN

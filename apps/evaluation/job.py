@@ -13,23 +13,23 @@ from typing import Annotated, Literal
 import typer
 
 from edgedec import __version__
-from edgedec.apps.eval.choices import encode_choices, read_choices
-from edgedec.apps.eval.frontier import DRAFT_ALONE, GRID, references_of
-from edgedec.apps.eval.gsm8k import Gsm8k
-from edgedec.apps.eval.human_eval import HumanEval
-from edgedec.apps.eval.infill import Infill
-from edgedec.apps.eval.json_schema import JsonSchema, SchemaAnswers
-from edgedec.apps.eval.likelihoods import Likelihoods
-from edgedec.apps.eval.perplexity import Predictions, cut
-from edgedec.apps.eval.problem_answers import Answers
-from edgedec.apps.eval.pruned import PrunedModel, check_prunable
-from edgedec.apps.eval.refusal import Refusal
-from edgedec.apps.eval.requests import PRUNED, make_requests, request_facts
-from edgedec.apps.eval.samples import Models, Setting
-from edgedec.apps.eval.short_answer import ShortAnswer
-from edgedec.apps.eval.tasks import Task, file_sha256, read_problems
-from edgedec.apps.eval.tries import BEST_OF, ITERATE, NEED_TESTS, Tries, parse_tries
-from edgedec.apps.eval.work import Engines, Work
+from edgedec.apps.evaluation.choices import encode_choices, read_choices
+from edgedec.apps.evaluation.frontier import DRAFT_ALONE, GRID, references_of
+from edgedec.apps.evaluation.gsm8k import Gsm8k
+from edgedec.apps.evaluation.human_eval import HumanEval
+from edgedec.apps.evaluation.infill import Infill
+from edgedec.apps.evaluation.json_schema import JsonSchema, SchemaAnswers
+from edgedec.apps.evaluation.likelihoods import Likelihoods
+from edgedec.apps.evaluation.perplexity import Predictions, cut
+from edgedec.apps.evaluation.problem_answers import Answers
+from edgedec.apps.evaluation.pruned import PrunedModel, check_prunable
+from edgedec.apps.evaluation.refusal import Refusal
+from edgedec.apps.evaluation.requests import PRUNED, make_requests, request_facts
+from edgedec.apps.evaluation.samples import Models, Setting
+from edgedec.apps.evaluation.short_answer import ShortAnswer
+from edgedec.apps.evaluation.tasks import Task, file_sha256, read_problems
+from edgedec.apps.evaluation.tries import BEST_OF, ITERATE, NEED_TESTS, Tries, parse_tries
+from edgedec.apps.evaluation.work import Engines, Work
 from edgedec.apps.options import common as options
 from edgedec.apps.options.text_files import stated_text
 from edgedec.models.errors import LARGER_CONTEXT, ConfigError

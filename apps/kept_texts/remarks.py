@@ -19,7 +19,7 @@ def note_kept(
     """Notes what will be kept in files that are used for the first time."""
     if not n_prefix_mb and not any((store, replay, session, history)):
         return
-    from edgedec.apps.kept.places import remember, remember_prefixes
+    from edgedec.apps.kept_texts.places import remember, remember_prefixes
 
     named = (
         ("stores", store, "8 MB, if the store is new"),
@@ -35,7 +35,7 @@ def note_kept(
 
 def remember_typing(learn: str, session: str) -> Iterator[str | None]:
     """Puts folders of suggestions into the register; yields a remark for each first use."""
-    from edgedec.apps.kept.places import remember
+    from edgedec.apps.kept_texts.places import remember
 
     if learn:
         yield remember("learned", user_path(learn), "8 MB per tokenizer")

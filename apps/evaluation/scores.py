@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.apps.eval.intervals import Float64, Interval, bootstrap
-from edgedec.apps.eval.samples import Sample
-from edgedec.apps.eval.tasks import Metric
+from edgedec.apps.evaluation.samples import Sample
+from edgedec.apps.evaluation.tasks import Metric
+from edgedec.apps.measuring.intervals import Float64, Interval, bootstrap
 from edgedec.models.errors import ConfigError
 
 Fields = dict[str, float] | None

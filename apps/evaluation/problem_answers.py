@@ -10,13 +10,13 @@ from functools import partial
 from statistics import fmean
 from threading import Event
 
-from edgedec.apps.eval.assertions import one_by_one, public_half
-from edgedec.apps.eval.human_eval import HumanEval
-from edgedec.apps.eval.samples import Models, Sample, Setting
-from edgedec.apps.eval.tasks import Problem, Task
-from edgedec.apps.eval.tries import NEED_TESTS, Tested, Tries
-from edgedec.apps.eval.work import Engines
+from edgedec.apps.evaluation.human_eval import HumanEval
+from edgedec.apps.evaluation.samples import Models, Sample, Setting
+from edgedec.apps.evaluation.tasks import Problem, Task
+from edgedec.apps.evaluation.tries import NEED_TESTS, Tested, Tries
+from edgedec.apps.evaluation.work import Engines
 from edgedec.apps.measuring.at_once import announced_n_at_once
+from edgedec.apps.programs.assertions import one_by_one, public_half
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import BATCH

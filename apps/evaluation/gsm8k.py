@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 
-from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
+from edgedec.apps.evaluation.tasks import Judgement, Problem, encode_question
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine

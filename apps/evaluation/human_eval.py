@@ -19,7 +19,7 @@ import warnings
 from dataclasses import replace
 from textwrap import dedent
 
-from edgedec.apps.eval.tasks import Judgement, Problem, encode_question
+from edgedec.apps.evaluation.tasks import Judgement, Problem, encode_question
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from edgedec.apps.bench.report import build_facts
-from edgedec.apps.eval.tasks import METRICS
+from edgedec.apps.evaluation.tasks import METRICS
+from edgedec.apps.measuring.facts import build_facts
 from edgedec.apps.results.recording import Measured, texts_sha256
 from edgedec.apps.results.result import Quantity
 
@@ -14,7 +14,7 @@ from edgedec.apps.results.result import Quantity
 def measured_answers(document: dict[str, Any]) -> Measured | None:
     """Returns scores and times, by setting, with a value for each problem in the order of names.
 
-    document: that of `apps.eval.report`. None: nothing was answered.
+    document: that of `apps.evaluation.report`. None: nothing was answered.
     """
     facts = document["settings"][0]["facts"]
     quantities = []

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgedec.apps.eval.choices import ChoiceProblem, EncodedProblem
-from edgedec.apps.eval.samples import Sample, Setting
-from edgedec.apps.eval.work import OneAtATime
+from edgedec.apps.evaluation.choices import ChoiceProblem, EncodedProblem
+from edgedec.apps.evaluation.samples import Sample, Setting
+from edgedec.apps.evaluation.work import OneAtATime
 
 
 @dataclass

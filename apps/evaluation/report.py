@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from edgedec.apps.bench.report import table
-from edgedec.apps.eval.frontier import (
+from edgedec.apps.console.tables import table
+from edgedec.apps.evaluation.frontier import (
     DRAFT_ALONE,
     frontier_of,
     render_notes,
     render_table,
     render_verdict,
 )
-from edgedec.apps.eval.intervals import N_RESAMPLES, sign_test
-from edgedec.apps.eval.samples import Sample, Samples, Setting
-from edgedec.apps.eval.scores import (
+from edgedec.apps.evaluation.samples import Sample, Samples, Setting
+from edgedec.apps.evaluation.scores import (
     calibration_error,
     difference,
     flips,
@@ -31,8 +30,9 @@ from edgedec.apps.eval.scores import (
     tokens_by_origin,
     tokens_per_s,
 )
-from edgedec.apps.eval.tasks import METRICS, Metric
+from edgedec.apps.evaluation.tasks import METRICS, Metric
 from edgedec.apps.measuring.disturbance import noise_text
+from edgedec.apps.measuring.intervals import N_RESAMPLES, sign_test
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.decoding.strategy import TARGET
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgedec.apps.eval.tasks import benchmark_of, check_names, read_objects
+from edgedec.apps.evaluation.tasks import benchmark_of, check_names, read_objects
 from edgedec.apps.options.text_files import stated_text
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from edgedec.apps.eval.frontier import DRAFT_ALONE
-from edgedec.apps.eval.tries import Tries
+from edgedec.apps.evaluation.frontier import DRAFT_ALONE
+from edgedec.apps.evaluation.tries import Tries
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import EXACT, PREDICTED

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
 from edgedec.apps.console.terminal import note
-from edgedec.apps.eval.samples import Sample, SampleFile, Setting
-from edgedec.apps.eval.work import Work
+from edgedec.apps.evaluation.samples import Sample, SampleFile, Setting
+from edgedec.apps.evaluation.work import Work
 from edgedec.models.errors import ConfigError, EdgedecError
 
 Report = Callable[[str, int, int], None]

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Self
 
-from edgedec.apps.eval.tries import Tries
+from edgedec.apps.evaluation.tries import Tries
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.config import GenerationConfig
 

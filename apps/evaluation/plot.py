@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgedec.apps.eval.tasks import METRICS
+from edgedec.apps.evaluation.tasks import METRICS
 from edgedec.apps.measuring.pictures import COLOURS, explain_noisy, title_lines, use_style
 from edgedec.runtime.methods.method_parts import AUTO, PLAIN
 

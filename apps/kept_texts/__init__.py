@@ -1,0 +1,1 @@
+"""Where texts of the user are kept, and what is said of that."""
