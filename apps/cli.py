@@ -32,12 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         signals.start()
     from edgedec.system.streams import open_streams
 
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         open_streams()
         end_endless_passes()  # opens files, which must not get a standard stream's number
     try:
-        code = _exit_code(given, signals)
+        code = _exit_code(words, signals)
         signals.end()
     except (KeyboardInterrupt, SystemExit):  # of a signal that had waited for an import
         code = 1
@@ -45,14 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(signals.exit_code or code)
 
 
-def _exit_code(given: list[str], signals: SignalWatch) -> int:
+def _exit_code(words: list[str], signals: SignalWatch) -> int:
     """Returns what the program ends with, after saying what went wrong."""
     from edgedec.apps.console.output import OutputError
     from edgedec.apps.console.terminal import print_error
     from edgedec.system.streams import is_reader_gone, silence_stdout
 
     try:
-        return _run(given, signals)
+        return _run(words, signals)
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
     except KeyboardInterrupt:
@@ -64,7 +64,7 @@ def _exit_code(given: list[str], signals: SignalWatch) -> int:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         if signals.exit_code is None:  # or else that is what became of the interruption
-            if "--debug" in given:
+            if "--debug" in words:
                 import traceback
 
                 traceback.print_exc()
@@ -74,23 +74,23 @@ def _exit_code(given: list[str], signals: SignalWatch) -> int:
         return 1
 
 
-def _run(given: list[str], signals: SignalWatch) -> int:
-    if given[:1] == ["help"]:
-        given = [*given[1:], "--help"]
-    is_verb_given = bool(given) and not given[0].startswith("-")
-    if is_verb_given and given[0] in _VERBS_AT_ONCE:
+def _run(words: list[str], signals: SignalWatch) -> int:
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    is_verb_given = bool(words) and not words[0].startswith("-")
+    if is_verb_given and words[0] in _VERBS_AT_ONCE:
         _start_soon()
     from edgedec.apps.console.output import output_error
     from edgedec.apps.console.terminal import flush_stdout
     from edgedec.apps.verbs import VERBS, make_app, make_overview
 
-    if set(given) <= _OVERVIEW and "_EDGEDEC_COMPLETE" not in os.environ:
+    if set(words) <= _OVERVIEW and "_EDGEDEC_COMPLETE" not in os.environ:
         app = make_overview()
     else:
-        app = make_app(given[:1] if is_verb_given and given[0] in VERBS else VERBS)
+        app = make_app(words[:1] if is_verb_given and words[0] in VERBS else VERBS)
     signals.is_started = True
     try:
-        app(args=given, prog_name="edgedec")
+        app(args=words, prog_name="edgedec")
     except OSError as error:
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EBADF):
             raise output_error(error) from None  # while help was shown

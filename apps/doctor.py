@@ -53,7 +53,7 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _machine_table(report: dict[str, Any]) -> Table:
-    cpu, memory, found = report["cpu"], report["memory"], report["kernels"]
+    cpu, memory, kernels = report["cpu"], report["memory"], report["kernels"]
     free = memory["available_bytes"]
     cores = (
         f"{cpu['n_physical_usable']} physical and {cpu['n_usable']} logical usable "
@@ -77,9 +77,9 @@ def _machine_table(report: dict[str, Any]) -> Table:
             report_of(name).TITLE: report_of(name).line(found)
             for name, found in report["targets"].items()
         },
-        "kernel library": found["library"] or "missing",
-        "kernels": f"{found['active_isa'] or 'none'} (available: "
-        f"{', '.join(found['available_isas']) or 'none'})",
+        "kernel library": kernels["library"] or "missing",
+        "kernels": f"{kernels['active_isa'] or 'none'} (available: "
+        f"{', '.join(kernels['available_isas']) or 'none'})",
         "threads": f"{report['uses']['threads']} by default",
     } | {name: _system_text(name, is_here) for name, is_here in report["systems"].items()}
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -106,9 +106,9 @@ def _caches_text(caches: list[dict[str, Any]]) -> str:
     )
 
 
-def _extras_table(found: dict[str, Any]) -> Table:
+def _extras_table(facts: dict[str, Any]) -> Table:
     table = Table("extra", "status", "packages", box=None, padding=(0, 2, 0, 0))
-    for name, extra in found.items():
+    for name, extra in facts.items():
         status = "[green]present[/]" if extra["is_complete"] else "[yellow]missing[/]"
         packages = ", ".join(
             f"{package} {installed}" if installed else f"[yellow]{package} missing[/]"

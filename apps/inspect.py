@@ -108,9 +108,9 @@ def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
         n_bytes = sum(manifest.files[path].n_bytes for path in model.files if path not in shared)
         title = name if name == model.kind else f"{name} ({model.kind})"
         out.print(f"\n[bold]{escape(title)}[/]  {bytes_text(n_bytes)}")
-        own = _published(model) | _model_facts(model)
+        rows = _published(model) | _model_facts(model)
         result = verified.get(name)
-        out.print(_facts(own | (_verified(result) if isinstance(result, dict) else {})))
+        out.print(_facts(rows | (_verified(result) if isinstance(result, dict) else {})))
     out.print()
     out.print(_files_table(manifest, damaged))
     if damaged:

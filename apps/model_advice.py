@@ -45,13 +45,13 @@ def suggested_names(models: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
     If none is fast enough, it is the fastest one that fits.
     """
-    found: dict[str, str] = {}
+    suggested: dict[str, str] = {}
     listed = [model for model in models if model.get("fits") and model.get("kind")]
     for kind, least in MIN_TOKENS_PER_S.items():
         fitting = [model for model in listed if model["kind"] == kind]
         fast = [model for model in fitting if model["tokens_per_s"] >= least]
         if fast:
-            found[kind] = max(fast, key=lambda model: (model["n_bytes"], model["name"]))["name"]
+            suggested[kind] = max(fast, key=lambda model: (model["n_bytes"], model["name"]))["name"]
         elif fitting:
-            found[kind] = max(fitting, key=lambda model: model["tokens_per_s"])["name"]
-    return found
+            suggested[kind] = max(fitting, key=lambda model: model["tokens_per_s"])["name"]
+    return suggested

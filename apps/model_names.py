@@ -31,25 +31,25 @@ def open_library() -> Library:
         return user_library()
 
 
-def named_bundle(given: MaybePath) -> MaybePath:
-    """Returns the bundle that ``given`` is or names, made now if need be.
+def named_bundle(bundle: MaybePath) -> MaybePath:
+    """Returns the bundle that ``bundle`` is or names, made now if need be.
 
     Raises:
         EdgedecError: Nothing is called so, or the model cannot be exported.
     """
-    if given is None or (given / MANIFEST_NAME).is_file():
-        return given
+    if bundle is None or (bundle / MANIFEST_NAME).is_file():
+        return bundle
     from edgedec.apps.exporter import needs_exporter
 
     with needs_exporter():
         from edgedec.export.named_models import bundle_of
 
-        if " " in str(given) and not given.exists():
+        if " " in str(bundle) and not bundle.exists():
             raise ConfigError(
-                f"there is no bundle called {str(given)!r}: if that is the prompt, name the bundle "
-                "before it, as in: smollm2-135m-instruct PROMPT"
+                f"there is no bundle called {str(bundle)!r}: if that is the prompt, name the "
+                "bundle before it, as in: smollm2-135m-instruct PROMPT"
             )
-        return bundle_of(given, _announced)
+        return bundle_of(bundle, _announced)
 
 
 def find_bundle(text: str, roots: Sequence[Path] = ()) -> Path:
@@ -60,15 +60,15 @@ def find_bundle(text: str, roots: Sequence[Path] = ()) -> Path:
             is not here.
     """
     path = user_path(text)
-    found = next((p for p in (path, *(root / path for root in roots)) if p.exists()), path)
-    if (found / MANIFEST_NAME).is_file():
-        return found
+    existing = next((p for p in (path, *(root / path for root in roots)) if p.exists()), path)
+    if (existing / MANIFEST_NAME).is_file():
+        return existing
     from edgedec.apps.exporter import needs_exporter
 
     with needs_exporter():
         from edgedec.export.named_models import what_is_meant
 
-    meant = what_is_meant(found if found.exists() else text)
+    meant = what_is_meant(existing if existing.exists() else text)
     if not meant.is_made:
         raise ConfigError(f"{text} has no bundle yet: run edgedec inspect {text} once, to make it")
     return meant.bundle

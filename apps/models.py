@@ -109,43 +109,43 @@ def show(name: Name, json: options.Json = False, debug: options.Debug = False) -
 
       edgedec models show smollm2-135m-instruct
     """
-    found = next((model for model in _named() if model["name"].lower() == name.lower()), None)
-    if found is None:
+    model_facts = next((model for model in _named() if model["name"].lower() == name.lower()), None)
+    if model_facts is None:
         known = ", ".join(model["name"] for model in _named())
         raise ConfigError(
             f"there is no model {name!r}; there is: {known}; fetch others with `edgedec models "
             f"pull ORG/NAME`"
         )
-    bundle = open_library().bundle(found["name"])
-    found["bundle"] = _described(bundle) if bundle.is_dir() else None
+    bundle = open_library().bundle(model_facts["name"])
+    model_facts["bundle"] = _described(bundle) if bundle.is_dir() else None
     if json:
-        print_json(found)
+        print_json(model_facts)
         return
     facts = Table.grid(padding=(0, 2, 0, 0))
-    for heading, text in _facts(found):
+    for heading, text in _facts(model_facts):
         facts.add_row(heading, escape(text))
     out.print(facts)
 
 
-def _facts(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields what is known of a model, in words."""
-    yield "name", found["name"]
-    yield "from", found["from"]
-    yield "licence", found["licence"] or "not stated; ask its publisher"
-    yield "state", found["state"]
-    yield "size", bytes_text(found["n_bytes"])
-    if "ram_bytes" in found:
-        fits = "fits this machine" if found["fits"] else "more than this machine has"
-        yield "memory", f"{bytes_text(found['ram_bytes'])}: {fits}"
-        yield "tried", "yes" if found["is_tried"] else "no: we have not run this model"
-    yield "speed", f"about {_speed(found['tokens_per_s'])} tokens/s here, without drafts"
-    if found["for"]:
-        yield "for", found["for"]
-    if found.get("draft"):
-        yield "drafts with", found["draft"]
-    if found.get("source"):
-        yield "file", found["source"]
-    bundle = found["bundle"]
+    yield "name", facts["name"]
+    yield "from", facts["from"]
+    yield "licence", facts["licence"] or "not stated; ask its publisher"
+    yield "state", facts["state"]
+    yield "size", bytes_text(facts["n_bytes"])
+    if "ram_bytes" in facts:
+        fits = "fits this machine" if facts["fits"] else "more than this machine has"
+        yield "memory", f"{bytes_text(facts['ram_bytes'])}: {fits}"
+        yield "tried", "yes" if facts["is_tried"] else "no: we have not run this model"
+    yield "speed", f"about {_speed(facts['tokens_per_s'])} tokens/s here, without drafts"
+    if facts["for"]:
+        yield "for", facts["for"]
+    if facts.get("draft"):
+        yield "drafts with", facts["draft"]
+    if facts.get("source"):
+        yield "file", facts["source"]
+    bundle = facts["bundle"]
     if bundle is None:
         yield "bundle", "made at first use"
     else:
@@ -173,13 +173,13 @@ def pull(
 
       edgedec models pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:qwen2.5-0.5b-instruct-q4_k_m.gguf
     """
-    found = open_library().pull(name, shows_bars=not (is_plain() or json))
-    head = _shipped_head(Path(found.source))
+    pulled = open_library().pull(name, shows_bars=not (is_plain() or json))
+    head = _shipped_head(Path(pulled.source))
     if json:
-        print_json({**asdict(found), "head": head})
+        print_json({**asdict(pulled), "head": head})
         return
-    write_out(f"licence: {found.licence or 'not stated; ask its publisher'}\n")
-    write_out(f"{found.name}: {bytes_text(found.n_bytes)} in {found.source}\n")
+    write_out(f"licence: {pulled.licence or 'not stated; ask its publisher'}\n")
+    write_out(f"{pulled.name}: {bytes_text(pulled.n_bytes)} in {pulled.source}\n")
     if head is not None:
         write_out(f"its bundle gets the draft head {head} of edgedec-heads, if the hash fits\n")
 
@@ -206,11 +206,11 @@ def _named() -> list[dict[str, Any]]:
 
     total_bytes, _ = memory_bytes()
     rate = measured_read_rate()
-    found: list[dict[str, Any]] = []
+    named: list[dict[str, Any]] = []
     for name, entry in CATALOGUE.items():
         here, fits = find_installed(name), entry.ram_bytes < total_bytes
         absent = "to fetch" if fits else f"needs {bytes_text(entry.ram_bytes)} RAM"
-        found.append(
+        named.append(
             {
                 "name": name,
                 "from": entry.origin,
@@ -228,7 +228,7 @@ def _named() -> list[dict[str, Any]]:
         )
     for pulled in library.pulled():
         state = "pulled" if Path(pulled.source).exists() else "gone: pull it again"
-        found.append(
+        named.append(
             {
                 "name": pulled.name,
                 "from": f"hub, revision {pulled.revision[:12]}",
@@ -240,10 +240,10 @@ def _named() -> list[dict[str, Any]]:
                 "source": pulled.source,
             }
         )
-    suggested = {name: kind for kind, name in suggested_names(found).items()}
-    for model in found:
+    suggested = {name: kind for kind, name in suggested_names(named).items()}
+    for model in named:
         model["suggested_for"] = suggested.get(model["name"])
-    return sorted(found, key=lambda model: model["n_bytes"])
+    return sorted(named, key=lambda model: model["n_bytes"])
 
 
 def _shipped_head(source: Path) -> str | None:

@@ -141,14 +141,14 @@ def _seed(
     total = SeedReport()
     with ProgressBars(count_amount, has_lines=True) as bars, stops_on_interrupt(ask):
         for folder in folders:
-            found = opened.seed(
+            added = opened.seed(
                 folder,
                 encode,
                 partial(_report, bars, f"read {folder}"),
                 lambda: is_asked,
                 parallel,
             )
-            total = total.plus(found)
+            total = total.plus(added)
     return total, is_asked
 
 

@@ -96,21 +96,21 @@ def suggest(
     """
     text = read_prompt(prompt, prompt_file)
     config = completions.config()
-    asked = [{"role": "user", "content": text.rstrip("\n")}] if chat else text
+    model_prompt = [{"role": "user", "content": text.rstrip("\n")}] if chat else text
     loading = EngineOptions(threads=threads, context=context, draft=False, prefix_cache_mb=0)
     with (
         ProgressBars(count_amount) as bars,
         load(bundle, loading, bars.report) as engine,
     ):
-        found = engine.suggest(asked, config, bars.report)
+        suggestions = engine.suggest(model_prompt, config, bars.report)
     if json:
-        print_json({"completions": [completion.to_dict() for completion in found]})
+        print_json({"completions": [completion.to_dict() for completion in suggestions]})
         return
-    if found:
+    if suggestions:
         note(_HEADING)
-    for completion in found:
+    for completion in suggestions:
         write_out(_line(completion))
-    if any(completion.end == "length" for completion in found):
+    if any(completion.end == "length" for completion in suggestions):
         note(f"stopped at {config.n_tokens} tokens; -n N: up to N tokens")
 
 

@@ -65,11 +65,11 @@ def make_app(verbs: Iterable[str]) -> typer.Typer:
     app = _empty_app()
     for verb in verbs:
         file, _, function = VERBS[verb].partition(":")
-        found = getattr(import_module(f"edgedec.apps.{file}"), function)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=verb)
+        command = getattr(import_module(f"edgedec.apps.{file}"), function)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=verb)
         else:
-            app.command(verb, cls=HelpCommand)(found)
+            app.command(verb, cls=HelpCommand)(command)
     return app
 
 

@@ -33,19 +33,19 @@ def load_chat(path: Path) -> list[dict[str, Any]]:
         ConfigError: It cannot be read, or holds something else.
     """
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise ConfigError(f"{path} is not a saved chat: it holds no JSON") from None
-    is_chat = isinstance(found, list) and all(
+    is_chat = isinstance(content, list) and all(
         isinstance(message, dict)
         and isinstance(message.get("role"), str)
         and isinstance(message.get("content"), str)
-        for message in found
+        for message in content
     )
     if not is_chat:
         raise ConfigError(
             f"{path} is not a saved chat: expected a list of messages with role and content"
         )
-    return list(found)
+    return list(content)

@@ -135,12 +135,12 @@ class Talk:
 
     def _load(self, text: str) -> None:
         messages = load_chat(path := _file(text, "/load"))
-        system, given = self._system, messages
+        system, turns = self._system, messages
         if messages and messages[0]["role"] == "system":
-            system, given = messages[0]["content"], messages[1:]
+            system, turns = messages[0]["content"], messages[1:]
         before, self._system = self._system, system
         try:
-            self._conversation = self._new(given)
+            self._conversation = self._new(turns)
         except EdgedecError:
             self._system = before
             raise

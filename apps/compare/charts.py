@@ -35,7 +35,7 @@ class FrontierPoint:
 
 def roofs(document: Document) -> list[Roof]:
     """Returns the roofline of every column whose limits and work are known."""
-    found = []
+    figures = []
     for i, column in enumerate(document["columns"]):
         limits = column["limits"]
         cells = [(row, row["cells"][i]) for row in document["rows"]]
@@ -47,8 +47,8 @@ def roofs(document: Document) -> list[Roof]:
         if limits is not None and points:
             noisy = frozenset(row["name"] for row, cell in cells if cell and cell["is_noisy"])
             roof = (column["name"], limits["read_gb_s"], limits["int8_gmac_s"])
-            found.append(Roof(*roof, points, noisy))
-    return found
+            figures.append(Roof(*roof, points, noisy))
+    return figures
 
 
 def frontier(document: Document) -> list[FrontierPoint]:
@@ -79,18 +79,18 @@ def mean_s(cell: Document) -> float:
 Bars = list[tuple[str, list[tuple[str, float]]]]
 
 
-def turned(found: Bars) -> Bars:
+def turned(figure_bars: Bars) -> Bars:
     """Returns test -> column -> ratio of column -> test -> ratio, the highest ratios first."""
     tests: dict[str, list[tuple[str, float]]] = {}
-    for column, values in found:
+    for column, values in figure_bars:
         for test, ratio in values:
             tests.setdefault(test, []).append((column, ratio))
-    return [(test, sorted(own, key=lambda one: -one[1])) for test, own in tests.items()]
+    return [(test, sorted(rows, key=lambda row: -row[1])) for test, rows in tests.items()]
 
 
 def bars(document: Document) -> Bars:
     """Returns column -> test -> how many times as good as the base; 1 for the base itself."""
-    found = []
+    figure_bars = []
     for i, column in enumerate(document["columns"]):
         values = []
         for row in document["rows"]:
@@ -102,8 +102,8 @@ def bars(document: Document) -> Bars:
             elif cell["ratio"] is not None and not cell["ratio"]["is_difference"]:
                 values.append((row["name"], float(cell["ratio"]["value"])))
         if values:
-            found.append((column["name"], values))
-    return found
+            figure_bars.append((column["name"], values))
+    return figure_bars
 
 
 def noisy_bars(document: Document) -> set[tuple[str, str]]:

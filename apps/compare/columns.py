@@ -11,7 +11,7 @@ from edgedec.models.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Given:
+class ResultFile:
     """A result and the file it came from."""
 
     path: Path
@@ -27,13 +27,13 @@ class Column:
 
     name: str
     subject: str
-    given: tuple[Given, ...]
+    sources: tuple[ResultFile, ...]
     runs: tuple[dict[str, Quantity], ...]
 
     @property
     def result(self) -> Result:
         """The first run's."""
-        return self.given[0].result
+        return self.sources[0].result
 
     def quantities(self, name: str) -> list[Quantity]:
         """Returns a quantity as each run measured it."""
@@ -43,7 +43,7 @@ class Column:
 _Key = tuple[tuple[str, str], ...]
 
 
-def make_columns(given: Sequence[Given], are_runs_joined: bool = True) -> list[Column]:
+def make_columns(sources: Sequence[ResultFile], are_runs_joined: bool = True) -> list[Column]:
     """Returns the columns of results, in the order of the files.
 
     are_runs_joined: files that agree in all but the time are runs of one column.
@@ -51,26 +51,26 @@ def make_columns(given: Sequence[Given], are_runs_joined: bool = True) -> list[C
     Raises:
         ConfigError: The results measured different things.
     """
-    check_same_work(given)
-    groups: dict[_Key, list[Given]] = {}
-    for one in given:
-        for subject in dict.fromkeys(q.subject for q in one.result.quantities):
-            facts = {**_facts(one.result), "subject": subject}
+    check_same_work(sources)
+    groups: dict[_Key, list[ResultFile]] = {}
+    for source in sources:
+        for subject in dict.fromkeys(q.subject for q in source.result.quantities):
+            facts = {**_facts(source.result), "subject": subject}
             if not are_runs_joined:
-                facts["created"] = one.result.created
-            groups.setdefault(tuple(facts.items()), []).append(one)
+                facts["created"] = source.result.created
+            groups.setdefault(tuple(facts.items()), []).append(source)
     facts_of = [dict(key) for key in groups]
-    varied = [name for name in facts_of[0] if len({one[name] for one in facts_of}) > 1]
+    varied = [name for name in facts_of[0] if len({facts[name] for facts in facts_of}) > 1]
     columns = []
-    for fact, found in zip(facts_of, groups.values(), strict=True):
+    for fact, same_facts in zip(facts_of, groups.values(), strict=True):
         subject = fact["subject"]
         name = ", ".join(fact[key] for key in varied if fact[key]) or subject
         columns.append(
             Column(
                 name=name,
                 subject=subject,
-                given=tuple(found),
-                runs=tuple(_by_name(one.result, subject) for one in found),
+                sources=tuple(same_facts),
+                runs=tuple(_by_name(source.result, subject) for source in same_facts),
             )
         )
     return columns
@@ -97,10 +97,10 @@ def _by_name(result: Result, subject: str) -> dict[str, Quantity]:
     return {q.name: q for q in result.quantities if q.subject == subject}
 
 
-def check_same_work(given: Sequence[Given]) -> None:
+def check_same_work(sources: Sequence[ResultFile]) -> None:
     """Raises a ConfigError unless all results measured the same work in the same units."""
-    first = given[0]
-    for other in given[1:]:
+    first = sources[0]
+    for other in sources[1:]:
         if other.result.kind != first.result.kind:
             raise ConfigError(
                 f"{first.path} measured {first.result.kind}, {other.path} {other.result.kind}: "
@@ -113,18 +113,18 @@ def check_same_work(given: Sequence[Given]) -> None:
                     f"{key} is {mine.get(key)!r} in {first.path} and {theirs.get(key)!r} in "
                     f"{other.path}: measure both with the same options"
                 )
-    _check_units(given)
+    _check_units(sources)
 
 
-def _check_units(given: Sequence[Given]) -> None:
+def _check_units(sources: Sequence[ResultFile]) -> None:
     units: dict[str, tuple[str, bool, Path]] = {}
-    for one in given:
-        for q in one.result.quantities:
+    for source in sources:
+        for q in source.result.quantities:
             unit, is_lower_better, path = units.setdefault(
-                q.name, (q.unit, q.is_lower_better, one.path)
+                q.name, (q.unit, q.is_lower_better, source.path)
             )
             if (unit, is_lower_better) != (q.unit, q.is_lower_better):
                 raise ConfigError(
-                    f"{q.name} is in {unit} in {path} and in {q.unit} in {one.path}: one of the "
+                    f"{q.name} is in {unit} in {path} and in {q.unit} in {source.path}: one of the "
                     "files was edited; measure again"
                 )

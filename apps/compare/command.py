@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edgedec.apps.compare.columns import Given
+from edgedec.apps.compare.columns import ResultFile
 from edgedec.apps.compare.comparison import make_comparison
 from edgedec.apps.compare.history import last_before
 from edgedec.apps.compare.tables import write_markdown, write_table
@@ -83,12 +83,12 @@ def compare(
     """
     draw = find_plotter("compare.plot", plot)
     bounds = None if band is None else parse_band(band)
-    given = [Given(path, read_result(path)) for path in dict.fromkeys(files)]
+    sources = [ResultFile(path, read_result(path)) for path in dict.fromkeys(files)]
     if against_last is not None:
-        if len(given) != 1:
-            raise ConfigError(f"--against-last compares one file, got {len(given)}")
-        given.insert(0, last_before(given[0], against_last))
-    document = make_comparison(given, base - 1, allow_noise, against_last is None)
+        if len(sources) != 1:
+            raise ConfigError(f"--against-last compares one file, got {len(sources)}")
+        sources.insert(0, last_before(sources[0], against_last))
+    document = make_comparison(sources, base - 1, allow_noise, against_last is None)
     write_out(_written(document, output))
     if draw is not None and plot is not None:
         draw(document, plot)
@@ -129,7 +129,7 @@ def parse_band(text: str) -> tuple[float, float]:
 
 def out_of_band(document: dict[str, Any], low: float, high: float) -> str | None:
     """Returns which ratios are out of a band, in one line; None if none is."""
-    found = [
+    outside = [
         f"{row['name']} of {column['name']} {cell['ratio']['value']:.3f}"
         for row in document["rows"]
         for column, cell in zip(document["columns"], row["cells"], strict=True)
@@ -138,7 +138,7 @@ def out_of_band(document: dict[str, Any], low: float, high: float) -> str | None
         and not cell["ratio"]["is_difference"]
         and not low <= cell["ratio"]["value"] <= high
     ]
-    if not found:
+    if not outside:
         return None
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"out of the band {low:g} to {high:g}: {found[0]}{more}"
+    more = f" (and {len(outside) - 1} more)" if len(outside) > 1 else ""
+    return f"out of the band {low:g} to {high:g}: {outside[0]}{more}"

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from edgedec.apps.compare.columns import Column, Given, make_columns
+from edgedec.apps.compare.columns import Column, ResultFile, make_columns
 from edgedec.apps.compare.ratios import Ratio, compare, value_of
 from edgedec.apps.results.result import Result
 from edgedec.models.errors import ConfigError
@@ -15,7 +15,7 @@ Document = dict[str, Any]
 
 
 def make_comparison(
-    given: Sequence[Given], base: int, allow_noise: bool, are_runs_joined: bool = True
+    sources: Sequence[ResultFile], base: int, allow_noise: bool, are_runs_joined: bool = True
 ) -> Document:
     """Returns the comparison of results with one of their columns, JSON-ready.
 
@@ -25,7 +25,7 @@ def make_comparison(
     Raises:
         ConfigError: The results cannot be compared, or there is no such column.
     """
-    columns = make_columns(given, are_runs_joined)
+    columns = make_columns(sources, are_runs_joined)
     if base >= len(columns):
         raise ConfigError(f"--base is {base + 1}, expected 1 to {len(columns)}: {_names(columns)}")
     rows = list(_rows(columns, columns[base], allow_noise))
@@ -66,7 +66,7 @@ def _cell(column: Column, base: Column, name: str, allow_noise: bool) -> Documen
     value = value_of(column, name)
     if value is None:
         return None
-    found = None if column is base else compare(base, column, name, allow_noise)
+    ratio = None if column is base else compare(base, column, name, allow_noise)
     quantities = column.quantities(name)
     joules = [q.joules for q in quantities if q.joules is not None]
     return {
@@ -76,8 +76,8 @@ def _cell(column: Column, base: Column, name: str, allow_noise: bool) -> Documen
         "is_noisy": any(q.is_noisy for q in quantities),
         "joules": sum(joules) / len(joules) if joules else None,
         "work": quantities[0].work,
-        "ratio": dataclasses.asdict(found) if isinstance(found, Ratio) else None,
-        "no_ratio_because": found if isinstance(found, str) else None,
+        "ratio": dataclasses.asdict(ratio) if isinstance(ratio, Ratio) else None,
+        "no_ratio_because": ratio if isinstance(ratio, str) else None,
     }
 
 
@@ -87,25 +87,25 @@ def _column(column: Column) -> Document:
         "name": column.name,
         "subject": column.subject,
         "label": result.label,
-        "files": [one.path.name for one in column.given],
+        "files": [source.path.name for source in column.sources],
         "device": dataclasses.asdict(result.device),
         "build": dict(result.build),
         "bundle": dict(result.bundle),
         "threads": result.threads,
         "limits": None if result.limits is None else dict(result.limits),
         "energy_by": result.energy_by,
-        "is_noisy": any(one.result.is_noisy for one in column.given),
+        "is_noisy": any(source.result.is_noisy for source in column.sources),
         "warnings": _warnings(column),
     }
 
 
 def _warnings(column: Column) -> list[str]:
     """Returns what may have slowed runs of a column, in one line each."""
-    found: dict[str, list[str]] = {}
-    for one in column.given:
-        for warning in _run_warnings(one.result):
-            found.setdefault(warning, []).append(one.path.name)
-    return [f"{warning}: {', '.join(names)}" for warning, names in found.items()]
+    warnings: dict[str, list[str]] = {}
+    for source in column.sources:
+        for warning in _run_warnings(source.result):
+            warnings.setdefault(warning, []).append(source.path.name)
+    return [f"{warning}: {', '.join(names)}" for warning, names in warnings.items()]
 
 
 def _run_warnings(result: Result) -> Iterator[str]:

@@ -5,33 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgedec.apps.compare.columns import Given
+from edgedec.apps.compare.columns import ResultFile
 from edgedec.apps.results.result import Result, read_result
 from edgedec.models.errors import ConfigError
 
 
-def last_before(given: Given, folder: Path) -> Given:
+def last_before(newest: ResultFile, folder: Path) -> ResultFile:
     """Returns the newest earlier result that measured the same work on the same device.
 
     Raises:
         ConfigError: There is none.
     """
-    found = [other for other in _results(folder, given) if _is_earlier(other.result, given.result)]
-    if not found:
+    earlier = [
+        other for other in _results(folder, newest) if _is_earlier(other.result, newest.result)
+    ]
+    if not earlier:
         raise ConfigError(
-            f"{folder} has no earlier result of {given.path.name}'s kind, device, model and "
+            f"{folder} has no earlier result of {newest.path.name}'s kind, device, model and "
             "threads: keep one there with `edgedec bench --save`"
         )
-    return max(found, key=lambda other: other.result.created)
+    return max(earlier, key=lambda other: other.result.created)
 
 
-def _results(folder: Path, given: Given) -> Iterator[Given]:
+def _results(folder: Path, newest: ResultFile) -> Iterator[ResultFile]:
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}")
     for path in sorted(folder.glob("*.json")):
-        if path.resolve() != given.path.resolve():
+        if path.resolve() != newest.path.resolve():
             try:
-                yield Given(path, read_result(path))
+                yield ResultFile(path, read_result(path))
             except ConfigError:
                 continue  # of another program, or an older version
 

@@ -78,7 +78,8 @@ def _table(document: Document) -> str:
         heads = ["column", *(f"{row['name']}, {row['unit']}" for row in rows)]
         cells = [row["cells"] for row in rows]
         lines = [
-            _line([name], own) for name, own in zip(columns, zip(*cells, strict=True), strict=True)
+            _line([name], values)
+            for name, values in zip(columns, zip(*cells, strict=True), strict=True)
         ]
     else:
         heads = ["test", "unit", *columns]
@@ -131,22 +132,26 @@ def _figure(x: str, y: str, **more: Any) -> go.Figure:
 
 
 def _bar_figure(document: Document) -> go.Figure | None:
-    found = bars(document)
-    if len(found) < 2:
+    figure_bars = bars(document)
+    if len(figure_bars) < 2:
         return None
     noisy = noisy_bars(document)
     title = f"times as good as {escape(document['base'])}"
     figure = _figure("", title, barmode="group")
     is_long = is_wide(document)
-    found = turned(found) if is_long else [one for one in found if one[0] != document["base"]]
-    for name, values in found:
+    figure_bars = (
+        turned(figure_bars)
+        if is_long
+        else [bar for bar in figure_bars if bar[0] != document["base"]]
+    )
+    for name, values in figure_bars:
         are_noisy = [((at, name) if is_long else (name, at)) in noisy for at, _ in values]
         figure.add_bar(
             name=escape(name),
             x=[escape(other) for other, _ in values],
             y=[ratio for _, ratio in values],
-            marker_pattern_shape=["/" if one else "" for one in are_noisy],
-            hovertext=["noisy" if one else "" for one in are_noisy],
+            marker_pattern_shape=["/" if is_noisy else "" for is_noisy in are_noisy],
+            hovertext=["noisy" if is_noisy else "" for is_noisy in are_noisy],
             showlegend=True,
         )
     figure.add_hline(y=1, line_width=1, line_dash="dot")
@@ -154,14 +159,14 @@ def _bar_figure(document: Document) -> go.Figure | None:
 
 
 def _roof_figure(document: Document) -> go.Figure | None:
-    found = roofs(document)
-    if not found:
+    figure_roofs = roofs(document)
+    if not figure_roofs:
         return None
     figure = _figure("multiply-accumulates per byte of weights read", "GMAC/s")
     figure.update_xaxes(type="log", dtick=1, tickformat="~g")
     figure.update_yaxes(type="log", dtick=1, tickformat="~g")
-    for i, roof in enumerate(found):
-        colour = {"color": f"hsl({int(360 * i / len(found)) + 210}, 65%, 45%)"}
+    for i, roof in enumerate(figure_roofs):
+        colour = {"color": f"hsl({int(360 * i / len(figure_roofs)) + 210}, 65%, 45%)"}
         xs = [x for x, _, _ in roof.points]
         line = np.geomspace(min(xs) / 2, 2 * max(*xs, roof.int8_gmac_s / roof.read_gb_s), 60)
         figure.add_scatter(

@@ -50,14 +50,20 @@ def draw(document: Document, path: Path) -> None:
 def _draw_bars(axes: Axes, document: Document) -> Points:
     """Draws bars by test; of many columns a line each, the best of the first test on top."""
     is_long = is_wide(document)
-    found, noisy = bars(document), noisy_bars(document)
-    found = turned(found) if is_long else [one for one in found if one[0] != document["base"]]
-    labels = list(dict.fromkeys(label for _, values in found for label, _ in values))
-    width = 0.8 / max(1, len(found))
+    figure_bars, noisy = bars(document), noisy_bars(document)
+    figure_bars = (
+        turned(figure_bars)
+        if is_long
+        else [bar for bar in figure_bars if bar[0] != document["base"]]
+    )
+    labels = list(dict.fromkeys(label for _, values in figure_bars for label, _ in values))
+    width = 0.8 / max(1, len(figure_bars))
     draw_bars = axes.barh if is_long else axes.bar
     disturbed: list[tuple[float, float]] = []
-    for i, (group, values) in enumerate(found):
-        places = [labels.index(label) + (i - (len(found) - 1) / 2) * width for label, _ in values]
+    for i, (group, values) in enumerate(figure_bars):
+        places = [
+            labels.index(label) + (i - (len(figure_bars) - 1) / 2) * width for label, _ in values
+        ]
         draw_bars(places, [ratio for _, ratio in values], width, label=group)
         disturbed += [
             (place, ratio)
@@ -83,8 +89,8 @@ def _draw_bars(axes: Axes, document: Document) -> Points:
 
 
 def _draw_roofs(axes: Axes, document: Document) -> Points:
-    found = roofs(document)
-    for i, roof in enumerate(found):
+    figure_roofs = roofs(document)
+    for i, roof in enumerate(figure_roofs):
         xs = [x for x, _, _ in roof.points]
         line = np.geomspace(min(xs) / 2, 2 * max(*xs, roof.int8_gmac_s / roof.read_gb_s), 100)
         colour = f"C{i}"
@@ -92,14 +98,14 @@ def _draw_roofs(axes: Axes, document: Document) -> Points:
         axes.loglog(xs, [y for _, y, _ in roof.points], "o", color=colour, label=roof.name)
         hollow = [(x, y) for x, y, name in roof.points if name in roof.noisy]
         axes.plot([x for x, _ in hollow], [y for _, y in hollow], "o", color=colour, mfc="white")
-    if any(roof.noisy for roof in found):
+    if any(roof.noisy for roof in figure_roofs):
         explain_noisy(axes, marker="o", mfc="white", ls="")
     axes.set(xlabel="multiply-accumulates per byte of weights read", ylabel="GMAC/s",
              title="Roofline")  # fmt: skip
     axes.legend()
     axes.grid(visible=True, which="major")
     plain_ticks(axes)
-    return list(found[0].points)  # the other columns have theirs beside them
+    return list(figure_roofs[0].points)  # the other columns have theirs beside them
 
 
 def _draw_frontier(axes: Axes, document: Document) -> Points:

@@ -63,8 +63,8 @@ def is_score(quantity: Quantity) -> bool:
 
 def value_of(column: Column, name: str) -> float | None:
     """Returns the value of a column: the median over its runs; None if it was not measured."""
-    found = [central(quantity) for quantity in column.quantities(name)]
-    return statistics.median(found) if found else None
+    centres = [central(quantity) for quantity in column.quantities(name)]
+    return statistics.median(centres) if centres else None
 
 
 def compare(base: Column, other: Column, name: str, allow_noise: bool) -> Ratio | str | None:
@@ -88,7 +88,7 @@ def _ratio(
     base: Column, other: Column, mine: Sequence[Quantity], theirs: Sequence[Quantity]
 ) -> Ratio:
     sign = -1.0 if mine[0].is_lower_better else 1.0
-    if base.given == other.given and len(mine) == 1:
+    if base.sources == other.sources and len(mine) == 1:
         n = min(len(mine[0].values), len(theirs[0].values))
         if n == len(mine[0].values) == len(theirs[0].values):
             logs = [
@@ -97,7 +97,7 @@ def _ratio(
             ]
             half = None if n < FEW else _t(n - 1) * statistics.stdev(logs) / math.sqrt(n)
             return _made(statistics.fmean(logs), half, SAME_RUN)
-    a, b = ([math.log(central(q)) for q in found] for found in (mine, theirs))
+    a, b = ([math.log(central(q)) for q in logs] for logs in (mine, theirs))
     middle = sign * (statistics.fmean(b) - statistics.fmean(a))
     if min(len(a), len(b)) >= FEW:
         return _made(middle, _welch(a, b), RUNS)
@@ -136,9 +136,9 @@ def _difference(mine: Quantity, theirs: Quantity) -> Ratio | str:
         [w * b for w, b in zip(weights, theirs.values, strict=True)],
         weights,
     ])  # fmt: skip
-    found = bootstrap(columns, lambda means: (means[1] - means[0]) / means[2])
-    if found is None:
+    interval = bootstrap(columns, lambda means: (means[1] - means[0]) / means[2])
+    if interval is None:
         return "no value"
     is_wide = len(mine.values) >= FEW
-    low, high = (found.low, found.high) if is_wide else (None, None)
-    return Ratio(found.value, low, high, SAME_PROBLEMS, is_difference=True)
+    low, high = (interval.low, interval.high) if is_wide else (None, None)
+    return Ratio(interval.value, low, high, SAME_PROBLEMS, is_difference=True)

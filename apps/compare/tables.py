@@ -73,14 +73,14 @@ def ratio_text(cell: Document | None) -> str:
     """Returns a ratio with its interval, or why there is none."""
     if cell is None:
         return ""
-    found = cell["ratio"]
-    if found is None:
+    ratio = cell["ratio"]
+    if ratio is None:
         return cell["no_ratio_because"] or ""
-    sign = "+" if found["is_difference"] else ""
-    text = format(found["value"], f"{sign}.3f")
-    if found["low"] is None:
+    sign = "+" if ratio["is_difference"] else ""
+    text = format(ratio["value"], f"{sign}.3f")
+    if ratio["low"] is None:
         return text
-    low, high = (format(found[side], f"{sign}.3f") for side in ("low", "high"))
+    low, high = (format(ratio[side], f"{sign}.3f") for side in ("low", "high"))
     return f"{text} ({low} to {high})"
 
 

@@ -30,7 +30,7 @@ class HelpCommand(TyperCommand):
         try:
             return list(super().parse_args(ctx, args))
         except Exception as error:  # of click, by its message
-            takes_text = any(isinstance(one, TyperArgument) for one in self.params)
+            takes_text = any(isinstance(parameter, TyperArgument) for parameter in self.params)
             if takes_text and _EXTRA in (message := getattr(error, "message", "")):
                 error.message = f"{message}. Put a text of several words in quotes"  # type: ignore[attr-defined]
             raise
@@ -50,7 +50,11 @@ class HelpGroup(TyperGroup):
         """Writes the page of the group."""
         _write_head(self, ctx, formatter)
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, one.get_short_help_str(_SUMMARY_LENGTH)) for name, one in commands if one]
+        rows = [
+            (name, command.get_short_help_str(_SUMMARY_LENGTH))
+            for name, command in commands
+            if command
+        ]
         _write_rows(formatter, "Commands", rows)
         for title, rows in _panels(self, ctx).items():
             _write_rows(formatter, title, rows)

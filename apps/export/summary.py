@@ -20,7 +20,7 @@ _N_SHOWN_TENSORS = 8
 
 def show(done: ExportReport) -> None:
     """Prints size, time, the worst tensors, and how the bundle compares with the model."""
-    found = done.manifest.verification
+    verification = done.manifest.verification
     seconds = sum(done.phase_ms.values()) / 1e3
     out.print(f"[bold]{escape(str(done.bundle))}[/]  {bytes_text(done.n_bytes)}, {seconds:.1f} s")
     if done.left_out:
@@ -32,7 +32,7 @@ def show(done: ExportReport) -> None:
     for role, tensors in done.tensors.items():
         if tensors:
             out.print(_tensor_table(role, tensors))
-    for role, result in (("target", found), ("draft", found.get("draft", {}))):
+    for role, result in (("target", verification), ("draft", verification.get("draft", {}))):
         if "kl_nats" in result:
             note(
                 f"{role} verified against the float32 reference: KL {result['kl_nats']:.2g} nats, "
@@ -58,27 +58,27 @@ def show(done: ExportReport) -> None:
             note(f"{role} with a KV cache of {found_format}: {_kv_error_text(result['kv_cache'])}")
 
 
-def _lora_text(found: Mapping[str, Any]) -> str:
+def _lora_text(facts: Mapping[str, Any]) -> str:
     return (
-        f"{found['n_matrices']} matrices changed, by {found['mean_change']:.2%} of their size on "
-        f"average and {found['largest_change']:.2%} at most"
+        f"{facts['n_matrices']} matrices changed, by {facts['mean_change']:.2%} of their size on "
+        f"average and {facts['largest_change']:.2%} at most"
     )
 
 
-def _calibration_text(found: Mapping[str, Any]) -> str:
-    ours, theirs = found["perplexity"], found["float_perplexity"]
+def _calibration_text(facts: Mapping[str, Any]) -> str:
+    ours, theirs = facts["perplexity"], facts["float_perplexity"]
     return (
-        f"{found['bits_per_weight']:.2f} bits per weight, KL {found['kl_nats']:.2g} nats from the "
+        f"{facts['bits_per_weight']:.2f} bits per weight, KL {facts['kl_nats']:.2g} nats from the "
         f"float model, perplexity {ours:.4g} against {theirs:.4g}, the same first choice on "
-        f"{found['top1_agreement']:.1%} of {found['n_tokens']} tokens held out"
+        f"{facts['top1_agreement']:.1%} of {facts['n_tokens']} tokens held out"
     )
 
 
-def _kv_error_text(found: Mapping[str, Any]) -> str:
+def _kv_error_text(facts: Mapping[str, Any]) -> str:
     return (
-        f"KL {found['kl_nats']:.2g} nats from float16, {found['max_kl_nats']:.2g} at most, logits "
-        f"up to {found['max_abs_error']:.2g} apart (their spread is {found['logit_std']:.2g}), the "
-        f"same first choice on {found['top1_agreement']:.1%} of {found['n_tokens']} tokens of text"
+        f"KL {facts['kl_nats']:.2g} nats from float16, {facts['max_kl_nats']:.2g} at most, logits "
+        f"up to {facts['max_abs_error']:.2g} apart (their spread is {facts['logit_std']:.2g}), the "
+        f"same first choice on {facts['top1_agreement']:.1%} of {facts['n_tokens']} tokens of text"
     )
 
 

@@ -8,9 +8,11 @@ from edgedec.runtime.engine.at_once import choose_n_at_once
 from edgedec.runtime.engine.engine import Engine
 
 
-def announced_n_at_once(asked: int | None, engine: Engine, costs: CostTable | None = None) -> int:
+def announced_n_at_once(
+    n_requested: int | None, engine: Engine, costs: CostTable | None = None
+) -> int:
     """Returns what `choose_n_at_once` does; notes it where nobody asked for a number."""
-    chosen = choose_n_at_once(asked, engine, costs)
-    if asked is None and chosen > 1:
+    chosen = choose_n_at_once(n_requested, engine, costs)
+    if n_requested is None and chosen > 1:
         note(f"{chosen} answers at a time, by the time of passes here (--parallel)")
     return chosen

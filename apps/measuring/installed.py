@@ -44,7 +44,7 @@ def extras() -> dict[str, tuple[Requirement, ...]]:
         for line in distribution.requires or []
         if (row := _DEPENDENCY.match(line)) and row["extra"]
     ]
-    found: dict[str, tuple[Requirement, ...]] = {}
+    requirements: dict[str, tuple[Requirement, ...]] = {}
 
     def expand(extra: str) -> dict[str, str]:
         packages: dict[str, str] = {}
@@ -59,11 +59,11 @@ def extras() -> dict[str, tuple[Requirement, ...]]:
         return packages
 
     for extra in dict.fromkeys(row["extra"] for row in rows):
-        found[extra] = tuple(
+        requirements[extra] = tuple(
             Requirement(name, bounds, package_version(name))
             for name, bounds in expand(extra).items()
         )
-    return found
+    return requirements
 
 
 @cache
@@ -80,10 +80,10 @@ def sources_sha256() -> str:
 
 def _modules(package: str, places: Iterable[str]) -> Iterator[tuple[str, Path]]:
     """Yields name and file of every module of a package; nothing is imported."""
-    for found in pkgutil.iter_modules(places):
-        assert isinstance(found.module_finder, FileFinder)
-        name, path = f"{package}.{found.name}", Path(found.module_finder.path) / found.name
-        if found.ispkg:
+    for module in pkgutil.iter_modules(places):
+        assert isinstance(module.module_finder, FileFinder)
+        name, path = f"{package}.{module.name}", Path(module.module_finder.path) / module.name
+        if module.ispkg:
             yield name, path / "__init__.py"
             yield from _modules(name, [str(path)])
         elif (source := path.with_suffix(".py")).is_file():

@@ -521,8 +521,8 @@ class RequestOptions:
         Raises:
             ConfigError: A value makes no sense.
         """
-        given = {name: getattr(self, name) for name in _SAMPLING}
-        sampling = {name: value for name, value in given.items() if value is not None}
+        settings = {name: getattr(self, name) for name in _SAMPLING}
+        sampling = {name: value for name, value in settings.items() if value is not None}
         if self.logit_bias is not None:
             sampling["logit_bias"] = parse_logit_bias(self.logit_bias)
         request = replace(

@@ -27,11 +27,11 @@ def takes_groups(verb: Verb) -> Verb:
             parameters.append(parameter.replace(annotation=hints[name]))
 
     @functools.wraps(verb)
-    def with_groups(**given: Any) -> None:
+    def with_groups(**values: Any) -> None:
         for name, group in groups.items():
             fields = dataclasses.fields(group)
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields})
-        verb(**given)
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields})
+        verb(**values)
 
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     signature = inspect.Signature(keyword_only, return_annotation=None)

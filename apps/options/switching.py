@@ -131,19 +131,19 @@ class SwitchOptions:
         Raises:
             ConfigError: A value makes no sense.
         """
-        given = {
+        settings = {
             field.name: value
             for field in dataclasses.fields(self)
             if field.name != "switch" and (value := getattr(self, field.name)) is not None
         }
         if self.switch is None:
-            if given:
-                option = next(iter(given)).replace("_", "-")
+            if settings:
+                option = next(iter(settings)).replace("_", "-")
                 raise ConfigError(f"--{option} was given without --switch POLICY")
             return request
-        if "switch_mode" in given:
-            given["mode"] = given.pop("switch_mode")
-        fields = {**SwitchConfig.split(self.switch), **given}
+        if "switch_mode" in settings:
+            settings["mode"] = settings.pop("switch_mode")
+        fields = {**SwitchConfig.split(self.switch), **settings}
         if fields.get("threshold", AUTO) == AUTO and fields.get("policy") != BILD:
             _refuse_partly_tuned(fields)
         return replace(request, switch=SwitchConfig.from_dict(fields))

@@ -61,11 +61,11 @@ PEERS = {
 
 def find_mode(text: str) -> Mode:
     """Returns the peer and mode that users call ``text``; ConfigError if there is none."""
-    found = _MODE.fullmatch(text)
-    runtime = PEERS.get(found["runtime"]) if found else None
-    if found is None or runtime is None:
+    match = _MODE.fullmatch(text)
+    runtime = PEERS.get(match["runtime"]) if match else None
+    if match is None or runtime is None:
         raise ConfigError(f"--against got {text!r}, expected some of {', '.join(PEERS)}")
-    kind, n_drafted = found["kind"] or PLAIN, found["n"]
+    kind, n_drafted = match["kind"] or PLAIN, match["n"]
     if kind not in runtime.modes or (kind == PLAIN and n_drafted):
         known = ", ".join(Mode(runtime, kind).name for kind in runtime.modes)
         raise ConfigError(f"--against got {text!r}, expected of this peer: {known}")

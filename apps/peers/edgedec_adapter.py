@@ -64,9 +64,9 @@ class Model:
         if n_texts > self._engine.model.capabilities.n_sequences:
             return None
         prompts = [self._ids[i : i + 1] for i in range(n_texts)]
-        wanted = GenerationConfig(max_new_tokens=n, method=PLAIN, ignore_eos=True)
+        config = GenerationConfig(max_new_tokens=n, method=PLAIN, ignore_eos=True)
         started_s = time.perf_counter()
-        self._engine.generate_many(prompts, wanted)
+        self._engine.generate_many(prompts, config)
         return time.perf_counter() - started_s
 
     def _fill(self, depth: int) -> None:

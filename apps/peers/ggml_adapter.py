@@ -276,11 +276,11 @@ class Model:
         held = self._held[: self._target.n_past]
         known = takewhile(lambda pair: pair[0] == pair[1], zip(held, ids[:-1], strict=False))
         n_known = sum(1 for _ in known)
-        found = generate(
+        tokens = generate(
             self._target, self._drafter(mode), ids, n, n_drafted or _N_DRAFTED, n_known
         )
-        self._held = [*ids, *found[0]]
-        return found
+        self._held = [*ids, *tokens[0]]
+        return tokens
 
     def _drafter(self, mode: str) -> Any:
         if mode == "plain":

@@ -19,15 +19,15 @@ def instruction_set(system: str) -> str | None:
     """
     used = {name for name, value in re.findall(r"(\w+) = (\d+)", system) if value != "0"}
     for family in _FAMILIES:
-        if found := [name for name, flag in family if flag in used]:
-            return found[-1]
+        if names := [name for name, flag in family if flag in used]:
+            return names[-1]
     return None
 
 
-def is_lesser(isa: str, own: str) -> bool:
-    """Returns whether ``isa`` is below ``own`` in the same family."""
+def is_lesser(isa: str, ours: str) -> bool:
+    """Returns whether ``isa`` is below ``ours`` in the same family."""
     for family in _FAMILIES:
         names = [name for name, _ in family]
-        if isa in names and own in names:
-            return names.index(isa) < names.index(own)
+        if isa in names and ours in names:
+            return names.index(isa) < names.index(ours)
     return False

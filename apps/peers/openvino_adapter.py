@@ -59,10 +59,10 @@ class Model:
         self, ids: list[int], n: int, mode: str, n_drafted: int | None
     ) -> tuple[list[int], float, float]:
         """Returns n greedy tokens, the seconds to the first, and the seconds for the others."""
-        found = self._run(ids, n, mode, n_drafted or _N_DRAFTED)
-        first_ms = found.perf_metrics.get_ttft().mean
-        all_ms = found.perf_metrics.get_generate_duration().mean
-        return list(found.tokens[0]), first_ms / 1000, (all_ms - first_ms) / 1000
+        result = self._run(ids, n, mode, n_drafted or _N_DRAFTED)
+        first_ms = result.perf_metrics.get_ttft().mean
+        all_ms = result.perf_metrics.get_generate_duration().mean
+        return list(result.tokens[0]), first_ms / 1000, (all_ms - first_ms) / 1000
 
     def _run(self, ids: list[int], n: int, mode: str = "plain", n_drafted: int = 0) -> Any:
         tokens = np.array([ids], np.int64)

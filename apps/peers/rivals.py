@@ -106,16 +106,16 @@ def _check_files(mode: Mode, models: dict[str, str], draft: Path | None) -> None
 
 def _by_name(pairs: list[str] | None, option: str) -> dict[str, str]:
     """Returns values written as NAME=VALUE, or VALUE alone for all."""
-    found: dict[str, str] = {}
+    programs: dict[str, str] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
         if equals and name in PEERS:
-            found[name] = value
+            programs[name] = value
         elif option == "--peer-python" and "/" in pair:
-            found[""] = pair
+            programs[""] = pair
         else:
             raise ConfigError(f"{option} got {pair!r}, expected one of {', '.join(PEERS)}=PATH")
-    return found
+    return programs
 
 
 def only_keeping(rivals: Rivals) -> Rivals:

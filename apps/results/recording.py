@@ -69,9 +69,9 @@ class Measured:
 class Recorder:
     """Keeps a result, if the user wants that. Make it before anything is measured."""
 
-    def __init__(self, asked: SaveOptions) -> None:
-        self._asked = asked
-        self._before = None if asked.save is None else read_state()
+    def __init__(self, save: SaveOptions) -> None:
+        self._asked = save
+        self._before = None if save.save is None else read_state()
 
     def save(self, bundle: Path, manifest: BundleManifest, measured: Measured) -> None:
         """Writes the result file, and says where.
@@ -96,7 +96,7 @@ class Recorder:
             quantities=tuple(measured.quantities),
             lost_share=measured.lost_share,
             lost_share_bound=measured.bound,
-            is_noisy=is_lost or any(one.is_noisy for one in measured.quantities),
+            is_noisy=is_lost or any(quantity.is_noisy for quantity in measured.quantities),
             limits=measured.limits,
             energy_by=measured.energy_by,
         )

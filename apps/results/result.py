@@ -92,7 +92,7 @@ def to_document(result: Result) -> dict[str, Any]:
         "threads": result.threads,
         "workload": dict(result.workload),
         "limits": None if result.limits is None else dict(result.limits),
-        "quantities": [_quantity_document(one) for one in result.quantities],
+        "quantities": [_quantity_document(quantity) for quantity in result.quantities],
         "noise": {
             "lost_share": result.lost_share,
             "bound": result.lost_share_bound,
@@ -102,9 +102,9 @@ def to_document(result: Result) -> dict[str, Any]:
     }
 
 
-def _quantity_document(one: Quantity) -> dict[str, Any]:
-    work = None if one.work is None else {"bytes": one.work[0], "macs": one.work[1]}
-    return {**_plain(dataclasses.asdict(one)), "work": work}
+def _quantity_document(quantity: Quantity) -> dict[str, Any]:
+    work = None if quantity.work is None else {"bytes": quantity.work[0], "macs": quantity.work[1]}
+    return {**_plain(dataclasses.asdict(quantity)), "work": work}
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,16 +9,16 @@ from edgedec.runtime.text.prompt import Prompt
 
 
 def write_aligned(
-    engine: Engine, prompt: Prompt, asked: GenerationConfig, n_tries: int, is_json: bool
+    engine: Engine, prompt: Prompt, config: GenerationConfig, n_tries: int, is_json: bool
 ) -> None:
     """Prints the text, and whether it is an exact sample."""
-    found = engine.generate_aligned(prompt, n_tries, asked)
+    aligned = engine.generate_aligned(prompt, n_tries, config)
     if is_json:
-        print_json(found.to_dict())
+        print_json(aligned.to_dict())
         return
-    write_out(found.text.rstrip("\n") + "\n")
-    kind = "an exact sample" if found.is_exact else "not yet an exact sample: allow more tries"
+    write_out(aligned.text.rstrip("\n") + "\n")
+    kind = "an exact sample" if aligned.is_exact else "not yet an exact sample: allow more tries"
     note(
-        f"{kind}; {found.n_tries} tries, {found.n_tokens} tokens; without a grammar at most "
-        f"{found.bound:.3g} of the model's texts follow it"
+        f"{kind}; {aligned.n_tries} tries, {aligned.n_tokens} tokens; without a grammar at most "
+        f"{aligned.bound:.3g} of the model's texts follow it"
     )

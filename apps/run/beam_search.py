@@ -15,9 +15,11 @@ def write_beams(
 ) -> None:
     """Prints the best text of a beam search; all of them as JSON."""
     assert beams.beams is not None
-    found = engine.beam_search(prompt, beams.beams, beams.beam_groups or 1, max_new_tokens)
+    results = engine.beam_search(prompt, beams.beams, beams.beam_groups or 1, max_new_tokens)
     if is_json:
-        print_json({"text": found[0].text, "beams": [dataclasses.asdict(one) for one in found]})
+        print_json(
+            {"text": results[0].text, "beams": [dataclasses.asdict(beam) for beam in results]}
+        )
         return
-    write_out(found[0].text.rstrip("\n") + "\n")
-    note(f"best of {len(found)} beams, log-probability {found[0].log_prob:.2f}")
+    write_out(results[0].text.rstrip("\n") + "\n")
+    note(f"best of {len(results)} beams, log-probability {results[0].log_prob:.2f}")

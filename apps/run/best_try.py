@@ -33,7 +33,7 @@ def write_best(
     engine: Engine,
     prompt: Prompt,
     question: str,
-    asked: GenerationConfig,
+    config: GenerationConfig,
     tries: TryOptions,
     bars: ProgressBars,
     is_json: bool,
@@ -49,13 +49,13 @@ def write_best(
         n_done += 1
         bars.report("try", n_done, n)
 
-    found = engine.best_of(prompt, n, chooser, asked, on_progress)
+    best = engine.best_of(prompt, n, chooser, config, on_progress)
     bars.close()
     if is_json:
-        print_json(document(found))
+        print_json(document(best))
         return
-    write_out(found.text.rstrip("\n") + "\n")
-    note(_summary(found, str(tries.choose or Choose.VOTE)))
+    write_out(best.text.rstrip("\n") + "\n")
+    note(_summary(best, str(tries.choose or Choose.VOTE)))
 
 
 def make_chooser(tries: TryOptions, engine: Engine, question: str) -> Chooser:
@@ -102,21 +102,26 @@ class _Tests:
         return float(verdict.is_passed), verdict.reason or ""
 
 
-def document(found: BestOf) -> dict[str, Any]:
+def document(best: BestOf) -> dict[str, Any]:
     """Returns what `--json` prints."""
-    answers = found.choice.answers or (None,) * len(found.tries)
+    answers = best.choice.answers or (None,) * len(best.tries)
     return {
-        **found.result.to_dict(),
-        "chosen": found.choice.index,
+        **best.result.to_dict(),
+        "chosen": best.choice.index,
         "tries": [
-            {"text": one.text, "n_new_tokens": one.n_new_tokens, "score": score, "answer": answer}
-            for one, score, answer in zip(found.tries, found.choice.scores, answers, strict=True)
+            {
+                "text": result.text,
+                "n_new_tokens": result.n_new_tokens,
+                "score": score,
+                "answer": answer,
+            }
+            for result, score, answer in zip(best.tries, best.choice.scores, answers, strict=True)
         ],
     }
 
 
-def _summary(found: BestOf, choose: str) -> str:
-    choice = found.choice
+def _summary(best: BestOf, choose: str) -> str:
+    choice = best.choice
     score = choice.scores[choice.index]
-    what = f"try {choice.index + 1} of {len(found.tries)} by {choose}"
-    return f"{what}, score {score:.3g}; {found.n_computed} tokens in all"
+    what = f"try {choice.index + 1} of {len(best.tries)} by {choose}"
+    return f"{what}, score {score:.3g}; {best.n_computed} tokens in all"

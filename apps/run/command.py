@@ -65,7 +65,7 @@ class AskOptions:
     ] = None
     template_var: TemplateVar = None
 
-    def given(self, engine: Engine, text: str) -> Prompt:
+    def prompt(self, engine: Engine, text: str) -> Prompt:
         """Returns the prompt ``text`` as the model is given it."""
         is_chat = engine.has_chat_template if self.chat is None else self.chat
         return [{"role": "user", "content": text.rstrip("\n")}] if is_chat else text
@@ -178,28 +178,30 @@ def run(
 
             write_quote(engine, text, quoted, bars, is_json=json)
             return
-        given = asking.given(engine, text)
-        asked = ask(engine.defaults if beams.beams else options.unlimited(engine))
-        asked = with_template_variables(asked, engine, variables)
+        model_prompt = asking.prompt(engine, text)
+        config = ask(engine.defaults if beams.beams else options.unlimited(engine))
+        config = with_template_variables(config, engine, variables)
         is_warm = request.temperature is not None
         if beams.beams is not None:
             from edgedec.apps.run.beam_search import write_beams
 
-            ids = engine.encode(given, variables)
-            write_beams(engine, ids, beams, asked.max_new_tokens, is_json=json)
+            ids = engine.encode(model_prompt, variables)
+            write_beams(engine, ids, beams, config.max_new_tokens, is_json=json)
         elif tries.best_of is not None:
             from edgedec.apps.run.best_try import write_best
 
-            write_best(engine, given, text, warm(asked, is_warm), tries, bars, is_json=json)
+            write_best(engine, model_prompt, text, warm(config, is_warm), tries, bars, is_json=json)
         elif grammar.grammar_aligned is not None:
             from edgedec.apps.run.aligned import write_aligned
 
-            asked = warm(asked, is_warm, 1.0)
-            write_aligned(engine, given, asked, grammar.grammar_aligned, is_json=json)
+            config = warm(config, is_warm, 1.0)
+            write_aligned(engine, model_prompt, config, grammar.grammar_aligned, is_json=json)
         else:
-            drafts = not json and asked.switch is None
+            drafts = not json and config.switch is None
             doubt = draft_problem(bundle, loading.draft) if drafts else ""
-            _write_one(engine, given, asked, keeping, replay, shown, bars, doubt, is_json=json)
+            _write_one(
+                engine, model_prompt, config, keeping, replay, shown, bars, doubt, is_json=json
+            )
 
 
 def _replay_buffer(folder: Path | None, bundle: Path) -> ReplayBuffer | None:
@@ -246,8 +248,8 @@ def _check_together(
 
 def _write_one(
     engine: Engine,
-    given: Prompt,
-    asked: GenerationConfig,
+    prompt: Prompt,
+    config: GenerationConfig,
     keeping: KeepOptions,
     replay: ReplayBuffer | None,
     shown: ShowOptions,
@@ -261,9 +263,9 @@ def _write_one(
     """
     if doubt:
         note(doubt)
-    stream = engine.stream(given, asked, bars.report)
-    tell_if_approximate(asked)
-    options.tell_if_recommended(asked, engine.defaults)
+    stream = engine.stream(prompt, config, bars.report)
+    tell_if_approximate(config)
+    options.tell_if_recommended(config, engine.defaults)
     tell_if_unused(keeping.store, stream)
     is_interrupted = write_stream(stream, bars, shown, is_silent=is_json)
     if doubt and not shown.explain and (saving := measured_saving(stream.explain())):
@@ -276,15 +278,15 @@ def _write_one(
         replay.add(stream.token_ids, stream.result.origins)
     if is_interrupted:
         raise typer.Exit(130)
-    if is_cut_off(stream.result, asked):
+    if is_cut_off(stream.result, config):
         limit = "token limit" if stream.result.finish_reason == "length" else "context"
         note(f"the {limit} cut off the structured output: raise --max-new-tokens or --context")
         raise typer.Exit(_CUT_OFF)
 
 
-def is_cut_off(result: GenerationResult, asked: GenerationConfig) -> bool:
+def is_cut_off(result: GenerationResult, config: GenerationConfig) -> bool:
     """Returns whether the token limit ended an output that follows a schema or a grammar."""
-    is_structured = any((asked.json_schema, asked.regex, asked.grammar))
+    is_structured = any((config.json_schema, config.regex, config.grammar))
     return is_structured and result.finish_reason in ("length", "context")
 
 

@@ -25,22 +25,22 @@ def write_quote(
             minutes = (time.monotonic() - started_s) * (total - 1) / 60
             note(f"the text is read in {total} parts: about {minutes:.1f} minutes to go")
 
-    found = engine.quote(question, text, on_progress=on_progress)
+    quoted = engine.quote(question, text, on_progress=on_progress)
     bars.close()
     if is_json:
-        print_json(found.to_dict())
+        print_json(quoted.to_dict())
         return
-    write_out(found.text + "\n")
-    note(_summary(found))
+    write_out(quoted.text + "\n")
+    note(_summary(quoted))
 
 
-def _summary(found: Quote) -> str:
-    best, other = found.best, found.runner_up
+def _summary(quoted: Quote) -> str:
+    best, other = quoted.best, quoted.runner_up
     parts = [
         f"characters {best.offset} to {best.offset + len(best.text)}",
         f"probability {best.probability:.3g}",
     ]
     if other is not None:
         parts.append(f"then {other.text!r} with {other.probability:.3g}")
-    parts.append(f"{found.n_passes} passes for {found.n_spans} spans")
+    parts.append(f"{quoted.n_passes} passes for {quoted.n_spans} spans")
     return " · ".join(parts)

@@ -71,9 +71,9 @@ class TryOptions:
 
 
 def warm(
-    asked: GenerationConfig, is_stated: bool, temperature: float = _TEMPERATURE
+    config: GenerationConfig, is_stated: bool, temperature: float = _TEMPERATURE
 ) -> GenerationConfig:
     """Returns the request with a temperature, unless the user or the bundle stated one."""
-    if is_stated or not asked.sampling.is_greedy:
-        return asked
-    return replace(asked, sampling=replace(asked.sampling, temperature=temperature))
+    if is_stated or not config.sampling.is_greedy:
+        return config
+    return replace(config, sampling=replace(config.sampling, temperature=temperature))

@@ -20,7 +20,7 @@ _HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 _USUAL_PORTS = {"http": "80", "https": "443"}
 
 
-def collected_keys(given: Sequence[str], files: Sequence[Path]) -> tuple[str, ...]:
+def collected_keys(keys: Sequence[str], files: Sequence[Path]) -> tuple[str, ...]:
     """Returns the keys that were given, those in ``files``, and that of `KEY_VARIABLE`.
 
     Raises:
@@ -28,7 +28,7 @@ def collected_keys(given: Sequence[str], files: Sequence[Path]) -> tuple[str, ..
     """
     variable = os.environ.get(KEY_VARIABLE)
     named = [] if variable is None else [(KEY_VARIABLE, variable)]
-    named += [("--api-key", key) for key in given]
+    named += [("--api-key", key) for key in keys]
     named += [(str(path), key) for path in files for key in _keys_in(path)]
     for source, key in named:
         check_key(source, key)

@@ -74,14 +74,14 @@ class Writer:
         Raises:
             ServeError: The request makes no sense, or does not fit the context.
         """
-        found = self._job.prepared
+        prepared = self._job.prepared
         if self._stream is None and not self._job.is_silent:
             with client_errors():
                 self._stream = self._engine.streams.open(
-                    found.tokens,
+                    prepared.tokens,
                     self._job.config,
                     self._report if self._job.with_progress else None,
-                    is_answer=found.is_answer,
+                    is_answer=prepared.is_answer,
                 )
 
     def write(self) -> ServeError | None:
@@ -156,9 +156,9 @@ class Writer:
         infos: list[TokenInfo] = []
         if n_top is not None:
             with client_errors():
-                found = self._engine.score(ids, n_top, lambda: self._is_stopped)
+                scored = self._engine.score(ids, n_top, lambda: self._is_stopped)
             first = TokenInfo(self._likely(ids[0], None), [])
-            infos = [first, *self._infos_of_prompt(found)]
+            infos = [first, *self._infos_of_prompt(scored)]
         text = self._job.prepared.text
         self._tell(TextDelta(self._job.index, text, infos))
 
@@ -169,17 +169,20 @@ class Writer:
     def _infos(self, tokens: Sequence[TextLogprob]) -> list[TokenInfo]:
         return [
             TokenInfo(
-                Likely(one.text, one.token, max(one.logprob, _MIN), one.spelling),
-                [self._likely(*top) for top in one.top],
-                one.n_characters,
+                Likely(logprob.text, logprob.token, max(logprob.logprob, _MIN), logprob.spelling),
+                [self._likely(*top) for top in logprob.top],
+                logprob.n_characters,
             )
-            for one in tokens
+            for logprob in tokens
         ]
 
     def _infos_of_prompt(self, tokens: Sequence[TokenLogprob]) -> list[TokenInfo]:
         return [
-            TokenInfo(self._likely(one.token, one.logprob), [self._likely(*top) for top in one.top])
-            for one in tokens
+            TokenInfo(
+                self._likely(logprob.token, logprob.logprob),
+                [self._likely(*top) for top in logprob.top],
+            )
+            for logprob in tokens
         ]
 
     def _likely(self, token: int, logprob: float | None) -> Likely:

@@ -38,8 +38,8 @@ class BodyWriter:
     def begin(self) -> None:
         """Learns, in the event loop, that the headers were written: pieces may follow."""
         with self._lock:
-            found = self._transport.get_extra_info("socket")
-            self._socket = None if found is None else found.dup()
+            socket = self._transport.get_extra_info("socket")
+            self._socket = None if socket is None else socket.dup()
             self._is_begun = True
             self._send_waiting()
 

@@ -68,10 +68,10 @@ def serve(
     from edgedec.runtime.opening.load import load
 
     settings = server_settings(access, limits)
-    asked = loading.engine_options()
+    engine_options = loading.engine_options()
 
     def open_bundle(bundle: Path) -> Engine:
-        return load(bundle, asked)
+        return load(bundle, engine_options)
 
     registry = ModelRegistry(
         find_offers(models or []), open_bundle, limits.max_bytes, limits.keep_alive

@@ -161,7 +161,7 @@ class TokenInfo:
     n_characters: that it completes in the answer's text.
     """
 
-    own: Likely
+    chosen: Likely
     top: Sequence[Likely]
     n_characters: int = 0
 

@@ -112,9 +112,9 @@ class Guard:
         keys = self._settings.api_keys
         if not keys:
             return ""
-        given = list(_given_keys(headers))
-        numbers = [_number_among(key, keys) for key in given]
-        if not given or not all(numbers):
+        sent = list(_given_keys(headers))
+        numbers = [_number_among(key, keys) for key in sent]
+        if not sent or not all(numbers):
             raise ServeError(
                 401,
                 "authentication_error",
@@ -122,7 +122,7 @@ class Guard:
                 code="invalid_api_key",
             )
         RECORD.get().key = numbers[0]
-        return given[0]
+        return sent[0]
 
 
 def _given_keys(headers: Headers) -> Iterator[str]:
@@ -134,9 +134,9 @@ def _given_keys(headers: Headers) -> Iterator[str]:
     yield from filter(None, headers.getlist("x-api-key"))
 
 
-def _number_among(given: str, keys: Sequence[str]) -> int:
-    """Returns the place of ``given`` in ``keys``, from 1, or 0; its time says nothing of them."""
-    secret = given.strip().encode()
+def _number_among(key: str, keys: Sequence[str]) -> int:
+    """Returns the place of ``key`` in ``keys``, from 1, or 0; its time says nothing of them."""
+    secret = key.strip().encode()
     are_equal = [hmac.compare_digest(secret, key.encode()) for key in keys]
     return next((number for number, is_equal in enumerate(are_equal, 1) if is_equal), 0)
 
@@ -147,14 +147,14 @@ def _cors(origin: str) -> Mapping[str, str]:
 
 async def _allow(send: Send, headers: Headers) -> None:
     """Answers a browser that asks whether a page of an allowed origin may ask."""
-    wanted = headers.get("access-control-request-headers", "content-type, authorization")
+    header_names = headers.get("access-control-request-headers", "content-type, authorization")
     allowed = {
         "access-control-allow-methods": "GET, POST, DELETE, OPTIONS",
-        "access-control-allow-headers": wanted,
+        "access-control-allow-headers": header_names,
         "access-control-max-age": "600",
     }
-    found = [(name.encode(), value.encode("latin-1")) for name, value in allowed.items()]
-    await send({"type": "http.response.start", "status": 204, "headers": found})
+    allowed_headers = [(name.encode(), value.encode("latin-1")) for name, value in allowed.items()]
+    await send({"type": "http.response.start", "status": 204, "headers": allowed_headers})
     await send({"type": "http.response.body", "body": b""})
 
 

@@ -235,12 +235,12 @@ class ModelRegistry:
         """Returns the models that make room for ``slot``: unused ones, longest unused first."""
         lacking = self._lacking_bytes(slot)
         held = [s for s in self._slots.values() if s.is_held]
-        found: list[_Slot] = []
+        victims: list[_Slot] = []
         for victim in sorted(held, key=lambda s: (s.engine is None, s.n_users > 0, s.used_s)):
             if lacking > 0:
-                found.append(victim)
+                victims.append(victim)
                 lacking -= victim.offer.n_bytes
-        return found
+        return victims
 
     async def _load_into(self, slot: _Slot) -> None:
         try:

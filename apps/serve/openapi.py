@@ -73,14 +73,14 @@ def _operation(
 
 
 def _get(path: str, error: Callable[[ServeError], Mapping[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "summary": f"GET {path}",
         "responses": {"200": {"description": "What is known."}, **_problems(error)},
     }
     if "{name}" in path:
         name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-        found["parameters"] = [name]
-    return found
+        operation["parameters"] = [name]
+    return operation
 
 
 def _problems(error: Callable[[ServeError], Mapping[str, Any]]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class OutputParser:
             return
         if self.n_calls:  # only what separates calls stands behind one
             self._take(len(self._held) - len(self._held.lstrip()))
-        n, found = self._place_of(BEGIN, is_last)
+        n, place = self._place_of(BEGIN, is_last)
         at, head = self._unmarked(is_last)
         if 0 <= at <= n:
             yield from self._text(at)
@@ -86,7 +86,7 @@ class OutputParser:
                 yield self._call(head[2], _FENCE if head[1] else "}")
             return
         yield from self._text(n)
-        if found >= 0:
+        if place >= 0:
             self._take(len(BEGIN))
             self._state = "call"
 
@@ -128,18 +128,18 @@ class OutputParser:
 
     def _in_end(self, is_last: bool) -> Iterator[Event]:
         yield from ()
-        found = self._held.find(self._end)
-        if found >= 0:
-            n = found + len(self._end)
+        at = self._held.find(self._end)
+        if at >= 0:
+            n = at + len(self._end)
             rest = self._held[n:]
             self._take(n + len(rest) - len(rest.lstrip()))
             self._state = "text"
 
     def _place_of(self, mark: str, is_last: bool) -> tuple[int, int]:
         """Returns how many characters are certain to be before ``mark``, and where it is, or -1."""
-        found = self._held.find(mark)
+        at = self._held.find(mark)
         n_held = 0 if is_last else overlap(self._held, mark)
-        return (found if found >= 0 else len(self._held) - n_held), found
+        return (at if at >= 0 else len(self._held) - n_held), at
 
     def _take(self, n: int, is_shown: bool = False) -> str:
         """Takes characters, and the tokens whose text they end."""

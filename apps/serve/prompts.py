@@ -51,13 +51,13 @@ def prepare(
     """
     engine.loaded.check_writes()
     if isinstance(prompt, ChatPrompt):
-        found = _chat(engine, prompt, settings, engine.encoder)
+        prepared = _chat(engine, prompt, settings, engine.encoder)
     elif isinstance(prompt, InfillPrompt):
-        found = _infill(engine, prompt)
+        prepared = _infill(engine, prompt)
     else:
-        found = _plain(engine, prompt.text)
-    check_fits(found.tokens, engine.context, engine.model.n_token_ids)
-    return found
+        prepared = _plain(engine, prompt.text)
+    check_fits(prepared.tokens, engine.context, engine.model.n_token_ids)
+    return prepared
 
 
 def _plain(engine: Engine, text: str | Sequence[int]) -> Prepared:
@@ -82,10 +82,10 @@ def chat_text(engine: Engine, prompt: ChatPrompt) -> str:
 
 
 def _chat(
-    engine: Engine, prompt: ChatPrompt, stated: Mapping[str, Any], encoder: PromptEncoder
+    engine: Engine, prompt: ChatPrompt, variables: Mapping[str, Any], encoder: PromptEncoder
 ) -> Prepared:
     prompt, begun = _without_begun(_with_choice(prompt))
-    if begun and any(stated.get(name) is not None for name in CONSTRAINTS):
+    if begun and any(variables.get(name) is not None for name in CONSTRAINTS):
         raise invalid(
             "the last message is the assistant's, and a schema or grammar is given: a text that "
             "has begun cannot follow one; leave out one of them"
@@ -100,7 +100,7 @@ def _chat(
         tokens += engine.tokenizer.encode(begun)
     settings: dict[str, Any] = {"thought_budget": prompt.thought_budget}
     if prompt.tools:
-        grammar = tools.grammar(prompt, stated, _has_parts(engine) and not begun)
+        grammar = tools.grammar(prompt, variables, _has_parts(engine) and not begun)
         settings.update(dict.fromkeys(CONSTRAINTS), grammar=grammar)
     return Prepared(
         tokens,
@@ -185,11 +185,11 @@ def _infill(engine: Engine, prompt: InfillPrompt) -> Prepared:
 
 def _others(engine: Engine, prompt: InfillPrompt, marks: InfillTokens, room: int) -> list[int]:
     """Returns other files before the one at hand, the last ones that fit."""
-    found: list[int] = []
+    tokens_: list[int] = []
     mark = [] if marks.file is None else [marks.file]
     for name, text in reversed(prompt.others):
         tokens = [*mark, *engine.tokenizer.encode(f"{name}\n{text}\n")]
-        if len(found) + len(tokens) + len(mark) > room:
+        if len(tokens_) + len(tokens) + len(mark) > room:
             break
-        found = tokens + found
-    return found + mark if found else []
+        tokens_ = tokens + tokens_
+    return tokens_ + mark if tokens_ else []

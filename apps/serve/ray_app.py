@@ -90,9 +90,9 @@ class Models:
             await asyncio.Event().wait()  # who goes away cancels the task
             return {"type": "http.disconnect"}
 
-        own = {**scope, "extensions": {TRANSPORT: _Pieces(messages)}}
+        scope_ = {**scope, "extensions": {TRANSPORT: _Pieces(messages)}}
         try:
-            await self._web(own, receive, messages.put)
+            await self._web(scope_, receive, messages.put)
         finally:
             messages.put_nowait(None)
 
@@ -156,8 +156,8 @@ def app(options: RayOptions) -> Any:
     """
     models = [text for text in options.models.split(",") if text]
     find_offers(models)  # reports what is wrong with them before replicas start
-    given = () if options.api_keys is None else options.api_keys.split(",")
-    settings = ServerSettings(api_keys=collected_keys(given, ()))
+    keys = () if options.api_keys is None else options.api_keys.split(",")
+    settings = ServerSettings(api_keys=collected_keys(keys, ()))
     replicas = serve.deployment(
         Models,
         num_replicas=options.replicas,

@@ -72,20 +72,20 @@ def _decoded(data: bytes, coding: str, most: int) -> bytes:
     bits, n_most_members = (
         (zlib.MAX_WBITS, 1) if coding == "deflate" else (_GZIP_BITS, _MAX_MEMBERS)
     )
-    found = b""
+    decoded = b""
     for _ in range(n_most_members):
         reader = zlib.decompressobj(bits)
         try:
-            found += reader.decompress(data, most + 1 - len(found))
+            decoded += reader.decompress(data, most + 1 - len(decoded))
         except zlib.error as error:
             raise invalid(f"the body is not valid {coding}: {error}") from None
-        if len(found) > most:
+        if len(decoded) > most:
             raise ServeError(413, "invalid_request_error", f"the body has more than {most} bytes")
         if not reader.eof:
             raise invalid(f"the body is not valid {coding}: it ends too early")
         data = reader.unused_data
         if not data:
-            return found
+            return decoded
     raise invalid(
         f"the body has {len(data)} bytes behind the end of its {coding} data: send one part"
     )
@@ -105,8 +105,8 @@ async def while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
             return task.result()
         raise ClientGoneError
     finally:
-        for one in (task, gone):
-            one.cancel()
+        for waiting in (task, gone):
+            waiting.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
 
 

@@ -66,18 +66,18 @@ def _without_system(messages: Sequence[Message]) -> list[Message]:
 
 def _in_turns(messages: Sequence[Message]) -> list[Message]:
     """Returns the messages with those of one role that follow one another in one."""
-    found: list[Message] = []
+    turns: list[Message] = []
     for message in messages:
         role = message["role"]
-        if found and found[-1]["role"] == role and role != "tool":
-            found[-1] = _joined(found[-1], message)
+        if turns and turns[-1]["role"] == role and role != "tool":
+            turns[-1] = _joined(turns[-1], message)
         else:
-            found.append(message)
-    return found
+            turns.append(message)
+    return turns
 
 
-def _joined(one: Message, other: Message) -> Message:
-    texts = [text for text in (one["content"], other["content"]) if text]
-    joined: dict[str, Any] = {**one, **other, "content": "\n\n".join(texts)}
-    calls = [*one.get("tool_calls", ()), *other.get("tool_calls", ())]
+def _joined(message: Message, other: Message) -> Message:
+    texts = [text for text in (message["content"], other["content"]) if text]
+    joined: dict[str, Any] = {**message, **other, "content": "\n\n".join(texts)}
+    calls = [*message.get("tool_calls", ()), *other.get("tool_calls", ())]
     return {**joined, "tool_calls": calls} if calls else joined

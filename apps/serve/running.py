@@ -78,7 +78,9 @@ class Run:
     @property
     def _is_complete(self) -> bool:
         are_begun = len(self._futures) == len(self._writers)
-        return are_begun and all(one.done() and not one.cancelled() for one in self._futures)
+        return are_begun and all(
+            future.done() and not future.cancelled() for future in self._futures
+        )
 
     def _stop(self) -> None:
         for writer in self._writers:
@@ -136,17 +138,17 @@ class Runner:
         run.take(jobs)
 
     def _jobs(self, engine: Engine, request: CoreRequest) -> list[Job]:
-        stated = {"seed": secrets.randbelow(2**31), **request.settings}
+        settings = {"seed": secrets.randbelow(2**31), **request.settings}
         jobs: list[Job] = []
-        for found in [prepare(engine, one, request.settings) for one in request.prompts]:
-            config = self._config(engine, {**stated, **found.settings}, len(found.tokens))
+        for prepared in [prepare(engine, prompt, request.settings) for prompt in request.prompts]:
+            config = self._config(engine, {**settings, **prepared.settings}, len(prepared.tokens))
             for i in range(request.n):
-                own = replace(config, seed=config.seed + i)
+                seeded = replace(config, seed=config.seed + i)
                 jobs.append(
                     Job(
                         len(jobs),
-                        found,
-                        own,
+                        prepared,
+                        seeded,
                         request.echo,
                         request.is_silent,
                         request.with_origins,
@@ -156,15 +158,17 @@ class Runner:
                 )
         return jobs
 
-    def _config(self, engine: Engine, stated: Mapping[str, Any], n_prompt: int) -> GenerationConfig:
+    def _config(
+        self, engine: Engine, settings: Mapping[str, Any], n_prompt: int
+    ) -> GenerationConfig:
         n_room = max(1, engine.context + 1 - n_prompt)
-        n_most = min(stated.get("max_new_tokens", n_room), self._settings.max_new_tokens)
+        n_most = min(settings.get("max_new_tokens", n_room), self._settings.max_new_tokens)
         fixed = {"max_new_tokens": n_most, "prefix_group": PREFIX_GROUP.get()}
-        found = {**stated, **fixed}
-        chain: SamplerChain = found.pop("chain", SamplerChain())
-        config = GenerationConfig.from_dict(found)
+        values = {**settings, **fixed}
+        chain: SamplerChain = values.pop("chain", SamplerChain())
+        config = GenerationConfig.from_dict(values)
         self._check_constraint(config)
-        sampling = replace(engine.defaults.sampling, **stated.get("sampling", {}))
+        sampling = replace(engine.defaults.sampling, **settings.get("sampling", {}))
         return replace(config, sampling=chain.applied(sampling, n_prompt + n_most))
 
     def _check_constraint(self, config: GenerationConfig) -> None:

@@ -79,25 +79,25 @@ class SamplerChain:
             if name not in names and not is_replaced:
                 config = _changed(config, off)
         working = _working(config)
-        given = [name for name in names if name in working]
-        expected = [name for name in working if name in given]
-        is_last = _has_temperature_last(given)
+        samplers = [name for name in names if name in working]
+        expected = [name for name in working if name in samplers]
+        is_last = _has_temperature_last(samplers)
         if is_last:
             expected = [*_without(expected, ("temperature",)), "temperature"]
         for free in (("temperature",), _SCALE_FREE):
-            if _without(given, free) != _without(expected, free):
+            if _without(samplers, free) != _without(expected, free):
                 message = (
-                    f"samplers has the order {', '.join(given)}, expected {', '.join(expected)}: "
-                    "leave it out, or turn one of them off"
+                    f"samplers has the order {', '.join(samplers)}, expected "
+                    f"{', '.join(expected)}: leave it out, or turn one of them off"
                 )
                 raise invalid(message, param="samplers")
         return replace(config, temperature_last=is_last)
 
     def _names(self) -> list[str]:
-        given = self.samplers or ()
-        if isinstance(given, str) and ";" in given:
-            given = given.split(";")
-        names = [_LETTERS.get(name, name) for name in given]
+        listed = self.samplers or ()
+        if isinstance(listed, str) and ";" in listed:
+            listed = listed.split(";")
+        names = [_LETTERS.get(name, name) for name in listed]
         names = [name.replace("-", "_") for name in names]
         names = [_OTHER_NAMES.get(name, name) for name in names]
         known = [*_OFF, *(["infill"] if self.may_infill else [])]
@@ -130,9 +130,9 @@ def _working(config: SamplingConfig) -> list[str]:
     return [name for name in names if name in _EDITS] if is_greedy else names
 
 
-def _has_temperature_last(given: Sequence[str]) -> bool:
+def _has_temperature_last(samplers: Sequence[str]) -> bool:
     """Whether the temperature comes behind a truncation that depends on it."""
-    before = given[: given.index("temperature")] if "temperature" in given else ()
+    before = samplers[: samplers.index("temperature")] if "temperature" in samplers else ()
     return bool(_without(before, (*_EDITS, *_SCALE_FREE)))
 
 

@@ -151,10 +151,10 @@ class Service:
         await send_json(send, document, more=more)
 
     async def _events(self, parsed: ParsedRequest) -> list[Event]:
-        found: list[Event] = []
-        async with self._limited(), self.running(parsed, found.append) as run:
+        events: list[Event] = []
+        async with self._limited(), self.running(parsed, events.append) as run:
             await self._count(run)
-        return found
+        return events
 
     async def _send_stream(
         self,

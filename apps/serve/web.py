@@ -128,8 +128,8 @@ def near_address(path: str, paths: Sequence[str]) -> str:
     words = re.sub("(/v1)+(?=/|$)", "/v1", re.sub("/+", "/", path.lower())).rstrip("/")
     if not words:
         return ""
-    longer = [one for one in paths if one.endswith(words)]
-    longer.sort(key=lambda one: not one.startswith("/v1/"))  # a base URL that lacks it
+    longer = [path for path in paths if path.endswith(words)]
+    longer.sort(key=lambda path: not path.startswith("/v1/"))  # a base URL that lacks it
     like = get_close_matches(words, paths, 1, _LIKENESS)
-    inner = [one for one in paths if words.startswith(one + "/") or words.endswith(one)]
+    inner = [path for path in paths if words.startswith(path + "/") or words.endswith(path)]
     return next(iter([*longer, *like, *sorted(inner, key=len, reverse=True)]), "")

@@ -59,9 +59,9 @@ def measure_catch_up(
 
     pass_ms, steps_ms = [], []
     for repetition in range(repetitions + 1):
-        found = timed([n_text]), timed(range(_N_BEFORE + 1, n_text + 1))
+        pair_ms = timed([n_text]), timed(range(_N_BEFORE + 1, n_text + 1))
         if repetition:  # the first time, memory is made
-            pass_ms.append(found[0])
-            steps_ms.append(found[1])
+            pass_ms.append(pair_ms[0])
+            steps_ms.append(pair_ms[1])
     sequence.truncate(0)
     return CatchUpCost(N_TOKENS, min(pass_ms), min(steps_ms))

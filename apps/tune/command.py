@@ -196,7 +196,7 @@ class _Finding:
 
     def choices(self, circumstances: dict[str, Any]) -> list[Choice]:
         """Returns what was chosen, with what it rests on."""
-        found = []
+        choices = []
         for chosen in self.chosen:
             assert chosen.expected is not None
             setting = chosen.expected.setting
@@ -214,8 +214,8 @@ class _Finding:
                 "n_prompts_run": self.n_rounds,
                 "settings": rows,
             }
-            found.append(Choice(setting, evidence))
-        return found
+            choices.append(Choice(setting, evidence))
+        return choices
 
 
 def _find(job: Job, policies: Sequence[str], keep: float, seconds: float) -> _Finding:
@@ -236,10 +236,10 @@ def _find(job: Job, policies: Sequence[str], keep: float, seconds: float) -> _Fi
     expected = _sweep(job, policies, keep)
     if not is_interrupted:
         try:
-            run_for_real(job, [one.setting for one in expected])
+            run_for_real(job, [prediction.setting for prediction in expected])
         except KeyboardInterrupt:
             is_interrupted = True
-    names = {*REFERENCES, *(str(one.setting) for one in expected)}
+    names = {*REFERENCES, *(str(prediction.setting) for prediction in expected)}
     rounds = job.state.complete_rounds(names)
     rows = rows_of(expected, rounds)
     chosen = [row for policy in policies if (row := choose(rows, policy, keep)) is not None]
@@ -262,15 +262,15 @@ def _sweep(job: Job, policies: Sequence[str], keep: float) -> list[Expected]:
         if n_tokens < _MAX_SWEPT_TOKENS:
             traces.append(trace)
             n_tokens += len(trace)
-    found: list[Expected] = []
+    expected: list[Expected] = []
     for policy in policies:
         settings = list(candidates(policy, traces))
         tried = []
         for i, setting in enumerate(settings):
             job.report(f"try {policy} on paper", i, len(settings))
             tried.append(expect(setting, traces, costs))
-        found += around(frontier(tried), keep)
-    return found
+        expected += around(frontier(tried), keep)
+    return expected
 
 
 def _pair(engine: Engine) -> Pair:
@@ -301,11 +301,11 @@ def _encode(
     engine: Engine, prompts: Sequence[FilePrompt], what: TuneOptions
 ) -> dict[str, list[int]]:
     is_chat = engine.has_chat_template if what.chat is None else what.chat
-    found = {prompt.name: prompt.encode(engine, is_chat) for prompt in prompts}
+    encoded = {prompt.name: prompt.encode(engine, is_chat) for prompt in prompts}
     limit = engine.context - what.max_new_tokens
-    fitting = {name: ids for name, ids in found.items() if len(ids) <= limit}
-    if len(fitting) < len(found):
-        note(f"left out {len(found) - len(fitting)} prompts of more than {limit} tokens")
+    fitting = {name: ids for name, ids in encoded.items() if len(ids) <= limit}
+    if len(fitting) < len(encoded):
+        note(f"left out {len(encoded) - len(fitting)} prompts of more than {limit} tokens")
     return fitting
 
 

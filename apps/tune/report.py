@@ -53,7 +53,7 @@ def rows_of(expected: Sequence[Expected], rounds: Sequence[Round]) -> list[Row]:
     """Returns a row for each reference that ran, and for each setting."""
     names = list(REFERENCES) if rounds else []
     rows = [_row(name, None, rounds) for name in names]
-    return rows + [_row(str(one.setting), one, rounds) for one in expected]
+    return rows + [_row(str(prediction.setting), prediction, rounds) for prediction in expected]
 
 
 def choose(rows: Sequence[Row], policy: str, keep: float) -> Row | None:
@@ -61,18 +61,22 @@ def choose(rows: Sequence[Row], policy: str, keep: float) -> Row | None:
 
     The most agreeing one if none does; by what was promised where nothing ran.
     """
-    own = [r for r in rows if r.expected is not None and r.expected.setting.policy == policy]
-    ran = [(r, r.agreement, r.ms_per_token) for r in own if r.ms_per_token is not None]
+    of_policy = [r for r in rows if r.expected is not None and r.expected.setting.policy == policy]
+    ran = [(r, r.agreement, r.ms_per_token) for r in of_policy if r.ms_per_token is not None]
     predicted = [
-        (r, r.expected.agreement, r.expected.ms_per_token) for r in own if r.expected is not None
+        (r, r.expected.agreement, r.expected.ms_per_token)
+        for r in of_policy
+        if r.expected is not None
     ]
-    found = ran or predicted
-    if not found:
+    usable = ran or predicted
+    if not usable:
         return None
-    fit = [(ms, row) for row, agreement, ms in found if agreement is not None and agreement >= keep]
+    fit = [
+        (ms, row) for row, agreement, ms in usable if agreement is not None and agreement >= keep
+    ]
     if fit:
-        return min(fit, key=lambda one: one[0])[1]
-    return max(found, key=lambda one: one[1] or 0.0)[0]
+        return min(fit, key=lambda candidate: candidate[0])[1]
+    return max(usable, key=lambda one: one[1] or 0.0)[0]
 
 
 def render(rows: Sequence[Row], chosen: Sequence[Row], n_rounds: int) -> Table:
@@ -110,8 +114,8 @@ def with_tuned(manifest: BundleManifest, choices: Sequence[Choice], draft: str) 
 
     draft: the draft model's fingerprint.
     """
-    found = manifest.defaults.get(TUNED_KEY)
-    old: dict[str, Any] = found if isinstance(found, dict) else {}
+    stored = manifest.defaults.get(TUNED_KEY)
+    old: dict[str, Any] = stored if isinstance(stored, dict) else {}
     is_same = old.get("draft") == draft
     policies, evidence = (
         dict(old.get(name, {})) if is_same else {} for name in ("policies", "evidence")
@@ -126,7 +130,7 @@ def with_tuned(manifest: BundleManifest, choices: Sequence[Choice], draft: str) 
 def _row(name: str, expected: Expected | None, rounds: Sequence[Round]) -> Row:
     if not rounds:
         return Row(name, expected)
-    runs, plain = [found[name] for found in rounds], [found[PLAIN] for found in rounds]
+    runs, plain = [measured[name] for measured in rounds], [measured[PLAIN] for measured in rounds]
     n_tokens = sum(run.n_tokens for run in runs)
     ms = _ms_per_token(runs)
     return Row(

@@ -104,10 +104,10 @@ def run_for_real(job: Job, settings: Sequence[SwitchConfig]) -> None:
         job.report("run", i, len(prompts))
         if set(names) <= job.state.rounds.get(prompt, {}).keys():
             continue
-        found = _round(job, prompt, names[i % len(names) :] + names[: i % len(names)])
-        if found is None:
+        measured = _round(job, prompt, names[i % len(names) :] + names[: i % len(names)])
+        if measured is None:
             return
-        job.state.rounds[prompt] = found
+        job.state.rounds[prompt] = measured
         job.state.save()
 
 
@@ -132,13 +132,13 @@ def _record(
 
 def _round(job: Job, prompt: str, names: Sequence[str]) -> Round | None:
     """Returns the runs of all contestants on one prompt; None when time was up before."""
-    ids, found = job.prompts[prompt], Round()
+    ids, measured = job.prompts[prompt], Round()
     for name in names:
         result = generate_until(job.engine, ids, job.request(name), job.deadline_s)
         if time.monotonic() > job.deadline_s:
             return None
-        found[name] = _measured(job.engine, ids, result)
-    return found
+        measured[name] = _measured(job.engine, ids, result)
+    return measured
 
 
 def _measured(engine: Engine, prompt: Sequence[int], result: GenerationResult) -> Measured:

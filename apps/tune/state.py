@@ -72,8 +72,8 @@ class TuneState:
             "catch_up": None if self.catch_up is None else asdict(self.catch_up),
             "traces": {name: trace.to_dict() for name, trace in self.traces.items()},
             "rounds": {
-                name: {setting: asdict(run) for setting, run in found.items()}
-                for name, found in self.rounds.items()
+                name: {setting: asdict(run) for setting, run in measured.items()}
+                for name, measured in self.rounds.items()
             },
             "references": self.references,
         }
@@ -84,7 +84,7 @@ class TuneState:
 
     def complete_rounds(self, names: set[str]) -> list[Round]:
         """Returns the rounds in which all of ``names`` took part."""
-        return [found for found in self.rounds.values() if names <= found.keys()]
+        return [measured for measured in self.rounds.values() if names <= measured.keys()]
 
     def _read(self, document: dict[str, Any]) -> None:
         self.costs = {
@@ -95,8 +95,8 @@ class TuneState:
         self.catch_up = None if catch_up is None else CatchUpCost(**catch_up)
         self.traces = {name: Trace.from_dict(fields) for name, fields in document["traces"].items()}
         self.rounds = {
-            name: {setting: Measured(**fields) for setting, fields in found.items()}
-            for name, found in document["rounds"].items()
+            name: {setting: Measured(**fields) for setting, fields in measured.items()}
+            for name, measured in document["rounds"].items()
         }
         self.references = {
             name: [(float(entropy), bool(is_right)) for entropy, is_right in positions]

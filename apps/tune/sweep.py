@@ -95,12 +95,12 @@ def candidates(policy: str, traces: Sequence[Trace]) -> Iterator[SwitchConfig]:
             )
 
 
-def frontier(found: Iterable[Expected]) -> list[Expected]:
+def frontier(expected: Iterable[Expected]) -> list[Expected]:
     """Returns those that nothing cheaper agrees as much as, the cheapest first."""
     best: list[Expected] = []
-    for one in sorted(found, key=lambda e: (e.ms_per_token, -e.agreement)):
-        if not best or one.agreement > best[-1].agreement:
-            best.append(one)
+    for candidate in sorted(expected, key=lambda e: (e.ms_per_token, -e.agreement)):
+        if not best or candidate.agreement > best[-1].agreement:
+            best.append(candidate)
     return best
 
 
@@ -109,12 +109,12 @@ def around(best: Sequence[Expected], keep: float) -> list[Expected]:
 
     What a text really does is not quite what its trace predicts.
     """
-    wanted = (keep, (1 + keep) / 2, keep - (1 - keep) / 2)
+    levels = (keep, (1 + keep) / 2, keep - (1 - keep) / 2)
     chosen: list[Expected] = []
-    for level in wanted:
-        one = next((e for e in best if e.agreement >= level), best[-1])
-        if one not in chosen:
-            chosen.append(one)
+    for level in levels:
+        nearest = next((e for e in best if e.agreement >= level), best[-1])
+        if nearest not in chosen:
+            chosen.append(nearest)
     return chosen
 
 

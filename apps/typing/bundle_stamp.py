@@ -13,7 +13,7 @@ Stamp = tuple[int, int, int] | None
 def stamp_of(bundle: Path) -> Stamp:
     """Returns the stamp of a bundle as it is now."""
     try:
-        found = (bundle / MANIFEST_NAME).stat()
+        status = (bundle / MANIFEST_NAME).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size

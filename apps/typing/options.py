@@ -8,7 +8,7 @@ from typing import Any
 from edgedec.autocomplete import AutocompleteConfig
 from edgedec.models.fields import Fields
 
-TYPING_NAMES = {one.name for one in fields(AutocompleteConfig)}
+TYPING_NAMES = {field.name for field in fields(AutocompleteConfig)}
 """Their names."""
 
 

@@ -109,12 +109,12 @@ class TypingMemory:
 
     def _sessions(self) -> list[tuple[Path, int]]:
         """Returns the files in the folder and their bytes, the oldest first."""
-        found = []
+        sessions = []
         for path in self._folder.glob(f"*{_SUFFIX}") if self.session else ():
             with suppress(FileNotFoundError):  # another program may remove them, too
                 status = path.stat()
-                found.append((status.st_mtime_ns, path, status.st_size))
-        return [(path, size) for _, path, size in sorted(found)]
+                sessions.append((status.st_mtime_ns, path, status.st_size))
+        return [(path, size) for _, path, size in sorted(sessions)]
 
     @property
     def _folder(self) -> Path:

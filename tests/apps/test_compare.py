@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.apps.compare.columns import Given
+from edgedec.apps.compare.columns import ResultFile
 from edgedec.apps.compare.comparison import make_comparison
 from edgedec.apps.results.result import Quantity, Result, read_result, to_document, write_result
 from edgedec.models.errors import ConfigError
@@ -45,16 +45,16 @@ RESULT = Result(
     limits={"isa": "neon", "read_gb_s": 12.5, "int8_gmac_s": 90.0},
 )
 
-Make = Callable[..., Given]
+Make = Callable[..., ResultFile]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
     """Returns a function that writes a result with other fields, and reads it."""
 
-    def made(name: str = "one.json", **fields: Any) -> Given:
+    def made(name: str = "one.json", **fields: Any) -> ResultFile:
         path = write_result(dataclasses.replace(RESULT, **fields), tmp_path / name)
-        return Given(path, read_result(path))
+        return ResultFile(path, read_result(path))
 
     return made
 

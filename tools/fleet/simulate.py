@@ -22,7 +22,7 @@ from typing import Any
 import dask
 from distributed import LocalCluster, get_worker
 
-from edgedec.apps.compare.columns import Given
+from edgedec.apps.compare.columns import ResultFile
 from edgedec.apps.compare.comparison import make_comparison
 from edgedec.apps.compare.page import write_page
 from edgedec.apps.fleet.config import Cluster, Fleet
@@ -133,7 +133,7 @@ def main() -> None:
     if asked.output is not None:
         asked.output.mkdir(exist_ok=True)
         paths = write_results(answers, asked.output)
-        given = [Given(path, read_result(path)) for path in paths]
+        given = [ResultFile(path, read_result(path)) for path in paths]
         page = write_page(make_comparison(given, 0, False))
         (asked.output / "page.html").write_text(page, encoding="utf-8")
         report["page_bytes"] = len(page)

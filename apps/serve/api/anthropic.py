@@ -148,15 +148,15 @@ def read(data: bytes, reply: AnswerHead) -> ParsedRequest:
         temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=body.seed
     )
     settings.update(sampled.settings())
-    wanted = body.output_format if body.output_config is None else body.output_config.format
-    if wanted is not None:
-        if wanted.type != "json_schema" or wanted.json_schema is None:
+    form = body.output_format if body.output_config is None else body.output_config.format
+    if form is not None:
+        if form.type != "json_schema" or form.json_schema is None:
             raise invalid(
-                f"output_config.format is of type {wanted.type[:40]!r}, expected json_schema and "
+                f"output_config.format is of type {form.type[:40]!r}, expected json_schema and "
                 "its schema",
                 param="output_config",
             )
-        settings["json_schema"] = wanted.json_schema
+        settings["json_schema"] = form.json_schema
     if body.stop_sequences:
         settings["stop"] = checked_stops(body.stop_sequences)
     request = CoreRequest(body.model, [_prompt(body)], settings)
@@ -230,8 +230,8 @@ def _messages(message: MessageIn) -> list[dict[str, Any]]:
     text = _text(said)
     if not (text or calls) and results:
         return results
-    own: dict[str, Any] = {"role": message.role, "content": text}
-    return [*results, {**own, "tool_calls": calls} if calls else own]
+    turn: dict[str, Any] = {"role": message.role, "content": text}
+    return [*results, {**turn, "tool_calls": calls} if calls else turn]
 
 
 def _is_left_out(block: Block) -> bool:

@@ -56,19 +56,19 @@ class EmbeddingsBody(Body):
         """
         return text_prompts(self.input, MAX_TEXTS)
 
-    def options_of(self, stated: EmbeddingConfig | None) -> EmbeddingOptions:
+    def options_of(self, embedding: EmbeddingConfig | None) -> EmbeddingOptions:
         """Returns how a model becomes the texts' vectors. stated: what the model says of it.
 
         Raises:
             ServeError: The model has no such prompt, or its vectors have one length.
         """
-        check_dimensions(self.dimensions, stated)
+        check_dimensions(self.dimensions, embedding)
         is_cut, most = self.truncate in (True, "END"), self.truncate_prompt_tokens
         if most is not None:
             is_cut, most = True, max(most, 0)
         return EmbeddingOptions(
             pooling=self.pooling,
-            prompt_name=prompt_of(stated, self.prompt_name, self.input_type),
+            prompt_name=prompt_of(embedding, self.prompt_name, self.input_type),
             most_tokens=(most or 0) if is_cut else None,
             n_dimensions=self.dimensions,
         )
@@ -105,16 +105,16 @@ class EmbedBody(Body):
         """
         return text_prompts(self.input, MAX_TEXTS) if self.input else []
 
-    def options_of(self, stated: EmbeddingConfig | None) -> EmbeddingOptions:
+    def options_of(self, embedding: EmbeddingConfig | None) -> EmbeddingOptions:
         """Returns how a model becomes the texts' vectors. stated: what the model says of it.
 
         Raises:
             ServeError: The model's vectors have one length.
         """
-        wanted = self.dimensions or None
-        check_dimensions(wanted, stated)
+        dimensions = self.dimensions or None
+        check_dimensions(dimensions, embedding)
         return EmbeddingOptions(
-            most_tokens=None if self.truncate is False else 0, n_dimensions=wanted
+            most_tokens=None if self.truncate is False else 0, n_dimensions=dimensions
         )
 
     @property
@@ -124,8 +124,8 @@ class EmbedBody(Body):
 
     def document(self, n_tokens: Sequence[int], vectors: Vectors) -> Document:
         """Returns the answer. n_tokens: of each text."""
-        found = [_floats(vector) for vector in vectors]
-        return {"model": self.model, "embeddings": found, "prompt_eval_count": sum(n_tokens)}
+        encoded = [_floats(vector) for vector in vectors]
+        return {"model": self.model, "embeddings": encoded, "prompt_eval_count": sum(n_tokens)}
 
 
 class OldEmbedBody(Body):
@@ -142,7 +142,7 @@ class OldEmbedBody(Body):
         """Returns the text, or none where the model is to be loaded alone."""
         return [TextPrompt(self.prompt)] if self.prompt else []
 
-    def options_of(self, stated: EmbeddingConfig | None) -> EmbeddingOptions:
+    def options_of(self, embedding: EmbeddingConfig | None) -> EmbeddingOptions:
         """Returns how a model becomes the text's vector; a long text is cut, as in Ollama."""
         return EmbeddingOptions(most_tokens=0)
 
@@ -156,9 +156,9 @@ class OldEmbedBody(Body):
         return {"embedding": _floats(vectors[0]) if len(vectors) else []}
 
 
-def check_dimensions(wanted: int | None, stated: EmbeddingConfig | None) -> None:
+def check_dimensions(dimensions: int | None, embedding: EmbeddingConfig | None) -> None:
     """Raises a ServeError for another length of vectors than the model can have."""
-    if wanted is not None and stated is None:
+    if dimensions is not None and embedding is None:
         message = "dimensions: this model's vectors have one length: leave it out"
         raise invalid(message, param="dimensions")
 
@@ -176,7 +176,7 @@ _PURPOSES = {
 
 
 def prompt_of(
-    stated: EmbeddingConfig | None, prompt_name: str | None, input_type: str | None
+    embedding: EmbeddingConfig | None, prompt_name: str | None, input_type: str | None
 ) -> str | None:
     """Returns the name of the model's prompt that a request asks for; None for the default one.
 
@@ -186,7 +186,7 @@ def prompt_of(
     Raises:
         ServeError: The model has no prompt of that name.
     """
-    known = {} if stated is None else stated.prompts
+    known = {} if embedding is None else embedding.prompts
     for param, value in (("prompt_name", prompt_name), ("input_type", input_type)):
         if value is None:
             continue

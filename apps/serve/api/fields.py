@@ -122,13 +122,13 @@ class Knobs(Body):
     def knob_settings(self) -> dict[str, Any]:
         """Returns the settings of a request that these fields state."""
         names = ("method", "verifier", "prefill", "priority", "switch", "regex", "grammar")
-        given = stated(self, {name: name for name in names})
+        given = stated_fields(self, {name: name for name in names})
         for name in ("regex", "grammar"):  # an empty one is how clients of llama-server have none
             if given.get(name) == "":
                 del given[name]
         if "grammar" in given:
             given["grammar"] = lark_grammar(given["grammar"])
-        speculation = stated(self, {"draft_len": "draft_len", "draft_depth": "depth"})
+        speculation = stated_fields(self, {"draft_len": "draft_len", "draft_depth": "depth"})
         return {**given, "speculation": speculation} if speculation else given
 
 
@@ -193,7 +193,7 @@ class Sampling(Knobs):
             "min_new_tokens", "begin_suppress_tokens", "temperature_last",
         )  # fmt: skip
         same = {name: name for name in names}
-        sampling = stated(
+        sampling = stated_fields(
             self,
             {"repeat_penalty": "repetition_penalty", "min_tokens": "min_new_tokens", **same},
         )
@@ -204,21 +204,21 @@ class Sampling(Knobs):
         if sampling.get("top_p") == 0:  # the likeliest token alone, as at OpenAI
             sampling.update(top_p=1.0, top_k=1)
         if self.logit_bias:
-            given = self.logit_bias
-            pairs = given.items() if isinstance(given, dict) else given
+            bias = self.logit_bias
+            pairs = bias.items() if isinstance(bias, dict) else bias
             sampling["logit_bias"] = dict(map(_bias, pairs))
-        found = self.knob_settings()
+        settings = self.knob_settings()
         if sampling:
-            found["sampling"] = sampling
+            settings["sampling"] = sampling
         if self.seed is not None and self.seed not in self.random_seeds:
-            found["seed"] = self.seed % 2**63
+            settings["seed"] = self.seed % 2**63
         if stops := [self.stop] if isinstance(self.stop, str) else self.stop:
             kept = [stop for stop in stops if stop] if self.drops_empty_stops else stops
-            found["stop"] = checked_stops(kept)
+            settings["stop"] = checked_stops(kept)
         chain = self._chain()
         if chain != SamplerChain(may_infill=self.may_infill):
-            found["chain"] = chain
-        return found
+            settings["chain"] = chain
+        return settings
 
     def _chain(self) -> SamplerChain:
         counts_line_ends = self.penalize_newline if self.penalize_nl is None else self.penalize_nl
@@ -244,21 +244,21 @@ def length_settings(name: str, n_most: int | None) -> dict[str, Any]:
     return {"max_new_tokens": n_most}
 
 
-def call_arguments(given: Any) -> dict[str, Any]:
+def call_arguments(arguments: Any) -> dict[str, Any]:
     """Returns the arguments of a call as templates read them.
 
     given: of an earlier turn, so anything. Of JSON that was cut off, what is complete is kept.
     """
-    if isinstance(given, str):
+    if isinstance(arguments, str):
         try:
-            found = json.loads(given)
+            parsed = json.loads(arguments)
         except (ValueError, RecursionError):
-            found = _cut_json(given)
+            parsed = _cut_json(arguments)
     else:
-        found = given
-    if found is None or found == "":
+        parsed = arguments
+    if parsed is None or parsed == "":
         return {}
-    return found if isinstance(found, dict) else {"arguments": found}
+    return parsed if isinstance(parsed, dict) else {"arguments": parsed}
 
 
 def tool_part_text(part: Any) -> str:
@@ -296,27 +296,27 @@ def checked_stops(stops: list[str]) -> list[str]:
     return stops
 
 
-def text_prompts(given: TextPrompts, most: int = MAX_PROMPTS) -> list[TextPrompt]:
+def text_prompts(field: TextPrompts, most: int = MAX_PROMPTS) -> list[TextPrompt]:
     """Returns the prompts that a field states.
 
     Raises:
         ServeError: It states none, or too many.
     """
-    is_one = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
-    prompts: list[Any] = [given] if is_one else list(given)
+    is_one = isinstance(field, str) or (bool(field) and isinstance(field[0], int))
+    prompts: list[Any] = [field] if is_one else list(field)
     if not 1 <= len(prompts) <= most:
         n = len(prompts)
         raise invalid(f"there are {n} prompts, expected 1 to {most}", param="prompt")
     return [TextPrompt(prompt) for prompt in prompts]
 
 
-def stated(body: Body, names: dict[str, str]) -> dict[str, Any]:
+def stated_fields(body: Body, names: dict[str, str]) -> dict[str, Any]:
     """Returns the fields of ``body`` that are stated, by the name that ``names`` gives them.
 
     Of two fields for one thing, the last that is stated holds.
     """
-    found = [(ours, getattr(body, theirs)) for theirs, ours in names.items()]
-    return {name: value for name, value in found if value is not None}
+    values = [(ours, getattr(body, theirs)) for theirs, ours in names.items()]
+    return {name: value for name, value in values if value is not None}
 
 
 def _bias(item: tuple[Any, float | bool]) -> tuple[int, float]:
@@ -359,18 +359,18 @@ def check_others(value: Any, place: str = "") -> None:
         return
     for name in type(value).model_fields:
         check_others(getattr(value, name), f"{place}{name}.")
-    for name, given in (value.model_extra or {}).items():
-        _check_other(type(value), name, given, place)
+    for name, value_ in (value.model_extra or {}).items():
+        _check_other(type(value), name, value_, place)
 
 
-def _check_other(kind: type[Body], name: str, given: Any, place: str) -> None:
+def _check_other(kind: type[Body], name: str, value: Any, place: str) -> None:
     if name not in kind.others:
         if (kind, name) not in _LOGGED and len(_LOGGED) < _MAX_LOGGED:
             _LOGGED.add((kind, name))
             logger.warning("the field %r is not known here, and has no effect", (place + name)[:80])
         return
     row = kind.others[name]
-    if row is not None and given and given not in row.unless:
+    if row is not None and value and value not in row.unless:
         raise invalid(f"{place}{name}: {row.reason}: leave it out", param=place + name)
 
 

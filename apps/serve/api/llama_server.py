@@ -140,29 +140,29 @@ def _asked(body: Common, prompts: Sequence[Prompt]) -> ParsedRequest:
 
 def _whole(model: str, fields: Sequence[str] | None, answer: Answer) -> Any:
     """Returns the document of an answer; a list of several."""
-    found = [
+    replies = [
         _picked({**_ending(model, done), **_said(choice)}, fields)
         for choice, done in zip(answer.choices, answer.ends, strict=True)
     ]
-    return found[0] if len(found) == 1 else found
+    return replies[0] if len(replies) == 1 else replies
 
 
 def _said(choice: Choice) -> dict[str, Any]:
-    found: dict[str, Any] = {"content": choice.text}
+    reply: dict[str, Any] = {"content": choice.text}
     if choice.tokens:
-        found["completion_probabilities"] = [
+        reply["completion_probabilities"] = [
             {
-                "id": token.own.token,
-                "token": token.own.text,
-                "logprob": token.own.logprob,
+                "id": token.chosen.token,
+                "token": token.chosen.text,
+                "logprob": token.chosen.logprob,
                 "top_logprobs": [
-                    {"id": one.token, "token": one.text, "logprob": one.logprob}
-                    for one in token.top
+                    {"id": likely.token, "token": likely.text, "logprob": likely.logprob}
+                    for likely in token.top
                 ],
             }
             for token in choice.tokens
         ]
-    return found
+    return reply
 
 
 def _ending(model: str, done: Done) -> dict[str, Any]:

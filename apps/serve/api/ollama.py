@@ -85,17 +85,17 @@ class Common(Body):
     def settings(self) -> dict[str, Any]:
         """Returns the settings of a request that the fields state."""
         options = self.options or Options()
-        found = options.settings()
+        settings = options.settings()
         if (n_most := options.num_predict) is not None and n_most > 0:
-            found["max_new_tokens"] = n_most
+            settings["max_new_tokens"] = n_most
         if self.logprobs:
-            found["logprobs"] = self.top_logprobs or 0
+            settings["logprobs"] = self.top_logprobs or 0
         if self.format:
             if isinstance(self.format, str) and self.format != "json":
                 raise invalid(f"format is {self.format[:40]!r}, expected json or a schema")
             is_schema = isinstance(self.format, dict)
-            found["json_schema"] = self.format if is_schema else {"type": "object"}
-        return found
+            settings["json_schema"] = self.format if is_schema else {"type": "object"}
+        return settings
 
     def request(self, prompts: Sequence[Prompt]) -> CoreRequest:
         """Returns the request for ``prompts``; without any, the model is loaded, or unloaded."""
@@ -177,9 +177,9 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     if message.images:
         raise invalid("a message has images; this model reads text alone", param="images")
     role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
-    found: dict[str, Any] = {"role": role, "content": message.content}
+    turn: dict[str, Any] = {"role": role, "content": message.content}
     if message.tool_calls:
-        found["tool_calls"] = [
+        turn["tool_calls"] = [
             {
                 "type": "function",
                 "function": {
@@ -190,8 +190,8 @@ def _message(message: ChatMessage) -> dict[str, Any]:
             for call in message.tool_calls
         ]
     if message.tool_name is not None:
-        found["name"] = message.tool_name
-    return found
+        turn["name"] = message.tool_name
+    return turn
 
 
 def read_generate(data: bytes, reply: AnswerHead) -> ParsedRequest:
@@ -254,8 +254,8 @@ def _logprobs(choice: Choice) -> dict[str, Any]:
 
 
 def _text_part(choice: Choice) -> dict[str, Any]:
-    found: dict[str, Any] = {"response": choice.text, **_logprobs(choice)}
-    return {**found, "thinking": choice.reasoning} if choice.reasoning else found
+    reply: dict[str, Any] = {"response": choice.text, **_logprobs(choice)}
+    return {**reply, "thinking": choice.reasoning} if choice.reasoning else reply
 
 
 def _whole(head: Document, part: Part, answer: Answer) -> Document:

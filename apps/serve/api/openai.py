@@ -66,8 +66,8 @@ def timings(counts: Counts) -> dict[str, Any]:
 
 def progress(read: PromptProgress) -> dict[str, Any]:
     """Returns how much of a prompt is read, in llama-server's field."""
-    found = {"total": read.n_prompt, "cache": read.n_cached, "processed": read.n_read}
-    return {"prompt_progress": {**found, "time_ms": round(read.ms)}}
+    counts = {"total": read.n_prompt, "cache": read.n_cached, "processed": read.n_read}
+    return {"prompt_progress": {**counts, "time_ms": round(read.ms)}}
 
 
 def _rate(n_tokens: int, ms: float) -> float:

@@ -304,23 +304,23 @@ def allowed(
     return [tool for tool in tools if tool.name in names], mode or AUTO
 
 
-def format_settings(wanted: ResponseFormat) -> dict[str, Any]:
+def format_settings(form: ResponseFormat) -> dict[str, Any]:
     """Returns the settings that a response format means.
 
     Raises:
         ServeError: Nobody knows it.
     """
-    if wanted.type == "text":
+    if form.type == "text":
         return {}
-    schema = wanted.json_schema_alone
-    if wanted.type == "json_schema":
-        if wanted.json_schema is not None:
-            schema = wanted.json_schema.json_schema
+    schema = form.json_schema_alone
+    if form.type == "json_schema":
+        if form.json_schema is not None:
+            schema = form.json_schema.json_schema
         if schema is None:
             raise invalid("response_format has no schema", param="response_format")
-    elif wanted.type != "json_object":
+    elif form.type != "json_object":
         known = "text, json_object, json_schema"
-        message = f"response_format is {wanted.type[:40]!r}, expected {known}"
+        message = f"response_format is {form.type[:40]!r}, expected {known}"
         raise invalid(message, param="response_format")
     return {"json_schema": schema or {"type": "object"}}
 
@@ -330,16 +330,16 @@ def chat_message(message: ChatMessage) -> dict[str, Any]:
     role = _ROLES.get(message.role, message.role)
     is_earlier = role == "assistant"
     text = content_text(message.content, is_earlier) or message.refusal or ""
-    found: dict[str, Any] = {"role": role, "content": text}
+    turn: dict[str, Any] = {"role": role, "content": text}
     calls = [_earlier_call(call) for call in message.tool_calls or ()]
     if message.function_call is not None:
         calls.append(_call_of("", message.function_call))
     if calls:
-        found["tool_calls"] = calls
+        turn["tool_calls"] = calls
     for name in ("tool_call_id", "name"):
         if (value := getattr(message, name)) is not None:
-            found[name] = value
-    return found
+            turn[name] = value
+    return turn
 
 
 def _earlier_call(call: ToolCall) -> dict[str, Any]:
@@ -413,10 +413,12 @@ def token_infos(tokens: Sequence[TokenInfo]) -> Document | None:
     if not tokens:
         return None
 
-    def likely(one: Any) -> dict[str, Any]:
-        return {"token": one.text, "logprob": one.logprob, "bytes": list(one.spelling)}
+    def likely(info: Any) -> dict[str, Any]:
+        return {"token": info.text, "logprob": info.logprob, "bytes": list(info.spelling)}
 
-    content = [{**likely(t.own), "top_logprobs": [likely(one) for one in t.top]} for t in tokens]
+    content = [
+        {**likely(t.chosen), "top_logprobs": [likely(info) for info in t.top]} for t in tokens
+    ]
     return {"content": content, "refusal": None}
 
 

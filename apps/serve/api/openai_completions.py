@@ -115,19 +115,19 @@ def _token_infos(tokens: Sequence[TokenInfo], start: int = 0) -> Document | None
         return None
     offsets = [start]
     for token in tokens[:-1]:
-        offsets.append(offsets[-1] + len(token.own.text))
+        offsets.append(offsets[-1] + len(token.chosen.text))
     return {
-        "tokens": [token.own.text for token in tokens],
-        "token_logprobs": [token.own.logprob for token in tokens],
+        "tokens": [token.chosen.text for token in tokens],
+        "token_logprobs": [token.chosen.logprob for token in tokens],
         "top_logprobs": [_top(token) for token in tokens],
         "text_offset": offsets,
     }
 
 
 def _top(token: TokenInfo) -> dict[str, Any] | None:
-    if token.own.logprob is None:
+    if token.chosen.logprob is None:
         return None
-    return {one.text: one.logprob for one in token.top}
+    return {likely.text: likely.logprob for likely in token.top}
 
 
 class CompletionFramer(openai.ChunkFramer):
@@ -153,7 +153,7 @@ class CompletionFramer(openai.ChunkFramer):
 
     def _infos(self, event: TextDelta) -> Document | None:
         start = self._n_sent.get(event.index, 0)
-        self._n_sent[event.index] = start + sum(len(token.own.text) for token in event.tokens)
+        self._n_sent[event.index] = start + sum(len(token.chosen.text) for token in event.tokens)
         return _token_infos(event.tokens, start)
 
 

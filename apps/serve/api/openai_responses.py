@@ -170,15 +170,15 @@ def _echoes(body: ResponsesBody) -> dict[str, Any]:
 
 def _functions(body: ResponsesBody) -> dict[str, tuple[str, ResponseTool]]:
     """Returns the functions by the names that the model sees, each with its namespace."""
-    found: dict[str, tuple[str, ResponseTool]] = {}
+    functions: dict[str, tuple[str, ResponseTool]] = {}
     for outer in body.tools or ():
         is_space = outer.type == "namespace"
         for tool in (outer.tools or ()) if is_space else (outer,):
             if tool.type == "function":
-                is_taken = is_space and tool.name in found
+                is_taken = is_space and tool.name in functions
                 name = f"{outer.name}.{tool.name}" if is_taken else tool.name
-                found[name] = (outer.name if is_space else "", tool)
-    return found
+                functions[name] = (outer.name if is_space else "", tool)
+    return functions
 
 
 def _called(namespace: str, tool: ResponseTool) -> dict[str, str]:
@@ -287,17 +287,17 @@ def _usage(counts: Counts) -> dict[str, Any]:
 
 def _items(identity: str, choice: Choice, names: Names) -> list[dict[str, Any]]:
     """Returns the items of an answer: thoughts, text, calls."""
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
     if choice.reasoning:
-        found.append(_item(f"rs_{identity}", "reasoning", choice.reasoning))
+        items.append(_item(f"rs_{identity}", "reasoning", choice.reasoning))
     if choice.text or not choice.calls:
         logprobs = _logprobs(choice.tokens)
-        found.append(_item(f"msg_{identity}", "message", choice.text, logprobs=logprobs))
+        items.append(_item(f"msg_{identity}", "message", choice.text, logprobs=logprobs))
     for call in choice.calls:
-        found.append(_item(call.id, "function_call", call.arguments, names[call.name]))
-    if choice.reason == "length" and "status" in found[-1]:
-        found[-1]["status"] = "incomplete"
-    return found
+        items.append(_item(call.id, "function_call", call.arguments, names[call.name]))
+    if choice.reason == "length" and "status" in items[-1]:
+        items[-1]["status"] = "incomplete"
+    return items
 
 
 def _item(

@@ -47,7 +47,7 @@ class Thinking(Body):
     @property
     def thought_budget(self) -> int | None:
         """Most tokens of thoughts; None, or a negative number in the request, is no limit."""
-        stated = (
+        budgets = (
             None if self.thinking is None else self.thinking.budget_tokens,
             None if self.reasoning is None else self.reasoning.max_tokens,
             self.reasoning_budget,
@@ -56,7 +56,7 @@ class Thinking(Body):
             self.thinking_budget_tokens,
             self.thinking_token_budget,
         )
-        return min((n for n in stated if n is not None and n >= 0), default=None)
+        return min((n for n in budgets if n is not None and n >= 0), default=None)
 
     def variables(self) -> dict[str, Any]:
         """Returns what the chat template is to read.
@@ -64,18 +64,18 @@ class Thinking(Body):
         Raises:
             ServeError: An effort, or a kind of thinking, is none that is known.
         """
-        found: dict[str, Any] = {}
+        variables: dict[str, Any] = {}
         effort = self._effort()
         is_thinking = self._switch()
         if effort == "none":
             is_thinking = False
         elif effort is not None:
-            found["reasoning_effort"] = effort
+            variables["reasoning_effort"] = effort
         if self.thought_budget is not None:  # Seed-OSS is told
-            found["thinking_budget"] = self.thought_budget
+            variables["thinking_budget"] = self.thought_budget
         if is_thinking is not None:  # models differ in the name
-            found.update(enable_thinking=is_thinking, thinking=is_thinking)
-        return {**found, **(self.chat_template_kwargs or {})}
+            variables.update(enable_thinking=is_thinking, thinking=is_thinking)
+        return {**variables, **(self.chat_template_kwargs or {})}
 
     def _effort(self) -> str | None:
         named = {
