@@ -41,8 +41,8 @@ def _show(report: dict[str, Any]) -> None:
         if extra["install"]:
             out.print(f"extra [bold]{escape(name)}[/]:", end=" ")
             out.print(extra["install"], markup=False, soft_wrap=True)
-    for name, found in report["targets"].items():
-        for what, install in report_of(name).installs(found).items():
+    for name, facts in report["targets"].items():
+        for what, install in report_of(name).installs(facts).items():
             out.print(f"[bold]{escape(what)}[/]:", end=" ")
             out.print(install, markup=False, soft_wrap=True)
     for problem in report["problems"]:
@@ -74,8 +74,8 @@ def _machine_table(report: dict[str, Any]) -> Table:
         "memory": bytes_text(memory["total_bytes"])
         + (f", {bytes_text(free)} available" if free is not None else ""),
         **{
-            report_of(name).TITLE: report_of(name).line(found)
-            for name, found in report["targets"].items()
+            report_of(name).TITLE: report_of(name).line(facts)
+            for name, facts in report["targets"].items()
         },
         "kernel library": kernels["library"] or "missing",
         "kernels": f"{kernels['active_isa'] or 'none'} (available: "

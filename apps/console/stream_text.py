@@ -110,15 +110,15 @@ def summary(result: GenerationResult) -> str:
 
 def switch_summary(result: GenerationResult) -> str:
     """Returns what taking turns came to, on one line."""
-    found = result.switch
-    passes = found["passes"].values()
+    switch = result.switch
+    passes = switch["passes"].values()
     caught_up = sum(counts["n_caught_up"] for counts in passes)
     parts = [
-        f"{found['share_target']:.1%} of the tokens from the target model",
-        f"{found['n_switches']} switches",
+        f"{switch['share_target']:.1%} of the tokens from the target model",
+        f"{switch['n_switches']} switches",
         f"{caught_up} missed tokens caught up in "
         f"{sum(counts['catch_up_ms'] for counts in passes):.0f} ms",
     ]
-    if found["cost_paper"] is not None:
-        parts.append(f"cost without catch-up {found['cost_paper']:.2f} of the target model's")
+    if switch["cost_paper"] is not None:
+        parts.append(f"cost without catch-up {switch['cost_paper']:.2f} of the target model's")
     return " · ".join(parts)

@@ -47,14 +47,14 @@ def bootstrap(columns: Float64, of: Callable[[Any], Any], seed: int = 0) -> Inte
     if n_samples == 0:
         return None
     rng = np.random.default_rng(seed)
-    found: list[Float64] = []
+    samples: list[Float64] = []
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(of(columns.mean(axis=1)))
         for start in range(0, N_RESAMPLES, _BLOCK):
             n_drawn = min(_BLOCK, N_RESAMPLES - start)
             drawn = rng.integers(0, n_samples, (n_drawn, n_samples))
-            found.append(np.asarray(of(columns[:, drawn].mean(axis=2)), np.float64))
-    finite = np.concatenate(found)
+            samples.append(np.asarray(of(columns[:, drawn].mean(axis=2)), np.float64))
+    finite = np.concatenate(samples)
     finite = finite[np.isfinite(finite)]
     if not math.isfinite(value) or not len(finite):
         return None

@@ -42,7 +42,7 @@ def examine() -> dict[str, Any]:
         "memory": {"total_bytes": total, "available_bytes": available},
         "targets": {name: report_of(name).report() for name in reporting_targets()},
         "kernels": _examine_kernels(problems),
-        "systems": {name: one.name == system_name() for name, one in named_systems().items()},
+        "systems": {name: system.name == system_name() for name, system in named_systems().items()},
         "uses": {"threads": physical_cores(), "backend": "fused graph with edgedec's kernels"},
         "extras": {name: _extra(packages) for name, packages in extras().items()},
         "problems": problems,
@@ -70,7 +70,7 @@ def named_systems() -> dict[str, System]:
 
 
 def _examine_kernels(problems: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "library": None,
         "available_isas": [],
         "active_isa": None,
@@ -81,22 +81,22 @@ def _examine_kernels(problems: list[str]) -> dict[str, Any]:
             "the kernel library is not built: run `pip install --no-build-isolation -e .` in the "
             "checkout, or `make run`"
         )
-        return found
-    found["library"] = str(kernels.library_path())
+        return facts
+    facts["library"] = str(kernels.library_path())
     try:
-        found["available_isas"] = list(kernels.available_isas())
-        found["active_isa"] = kernels.active_isa()
+        facts["available_isas"] = list(kernels.available_isas())
+        facts["active_isa"] = kernels.active_isa()
     except (RuntimeError, ValueError, OSError) as error:
         problems.append(f"the kernels cannot be used: {error}")
-    return found
+    return facts
 
 
 def _extra(packages: tuple[Requirement, ...]) -> dict[str, Any]:
     missing = [p for p in packages if p.installed is None]
-    wanted = " ".join(f"'{p.name}{p.bounds}'" for p in missing)
+    quoted = " ".join(f"'{p.name}{p.bounds}'" for p in missing)
     return {
         "is_complete": not missing,
         "packages": {p.name: p.installed for p in packages},
         "missing": [p.name for p in missing],
-        "install": f"pip install {wanted}" if missing else None,
+        "install": f"pip install {quoted}" if missing else None,
     }

@@ -595,9 +595,9 @@ def unlimited(engine: Engine) -> GenerationConfig:
     return replace(engine.defaults, max_new_tokens=TO_THE_END)
 
 
-def tell_if_recommended(asked: GenerationConfig, defaults: GenerationConfig) -> None:
+def tell_if_recommended(config: GenerationConfig, defaults: GenerationConfig) -> None:
     """Notes that a request is sampled as the model's publisher recommends, not as was asked for."""
-    sampling, greedy = asdict(asked.sampling), asdict(SamplingConfig())
-    if asked.sampling == defaults.sampling and sampling != greedy:
-        stated = ", ".join(f"{k} {v}" for k, v in sampling.items() if v != greedy[k])
-        note(f"sampled as the model's publisher recommends: {stated} (--temperature 0: greedy)")
+    sampling, greedy = asdict(config.sampling), asdict(SamplingConfig())
+    if config.sampling == defaults.sampling and sampling != greedy:
+        settings = ", ".join(f"{k} {v}" for k, v in sampling.items() if v != greedy[k])
+        note(f"sampled as the model's publisher recommends: {settings} (--temperature 0: greedy)")

@@ -66,9 +66,9 @@ class PassOptions:
         return counts
 
 
-def parse_counts(given: str | None, default: str, option: str) -> tuple[int, ...]:
+def parse_counts(numbers: str | None, default: str, option: str) -> tuple[int, ...]:
     """Returns the numbers written as ``1,2,4``, each once; anything else is a usage error."""
-    text = default if given is None else given
+    text = default if numbers is None else numbers
     try:
         counts = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:

@@ -16,7 +16,7 @@ def one_by_one(test: str) -> list[str]:
     n = len(_assertions(test))
     if n < 2:
         return [test]
-    return [_with_assertions(test, lambda i, own=own: i == own) for own in range(n)]  # type: ignore[misc]
+    return [_with_assertions(test, lambda i, only=only: i == only) for only in range(n)]  # type: ignore[misc]
 
 
 def _with_assertions(test: str, is_kept: Callable[[int], bool]) -> str:
@@ -25,13 +25,17 @@ def _with_assertions(test: str, is_kept: Callable[[int], bool]) -> str:
     Assertions are those of the program itself and of a function ``check``, but for those inside
     other statements. What is no Python is left as it is.
     """
-    found = _assertions(test)
-    if not found:
+    places = _assertions(test)
+    if not places:
         return test
     module = ast.parse(test)
-    dropped = {line for i, line in enumerate(found) if not is_kept(i)}
+    dropped = {line for i, line in enumerate(places) if not is_kept(i)}
     for body in _bodies(module):
-        body[:] = [one for one in body if not _is_assertion(one) or _place(one) not in dropped]
+        body[:] = [
+            statement
+            for statement in body
+            if not _is_assertion(statement) or _place(statement) not in dropped
+        ]
         if not body:
             body.append(ast.Pass())
     return ast.unparse(module)
@@ -43,20 +47,27 @@ def _assertions(test: str) -> list[tuple[int, int]]:
         module = ast.parse(test)
     except (SyntaxError, ValueError, RecursionError):
         return []
-    found = [_place(one) for body in _bodies(module) for one in body if _is_assertion(one)]
-    return sorted(found)
+    places = [
+        _place(statement)
+        for body in _bodies(module)
+        for statement in body
+        if _is_assertion(statement)
+    ]
+    return sorted(places)
 
 
 def _bodies(module: ast.Module) -> list[list[ast.stmt]]:
     checks = [
-        one.body for one in module.body if isinstance(one, ast.FunctionDef) and one.name == "check"
+        statement.body
+        for statement in module.body
+        if isinstance(statement, ast.FunctionDef) and statement.name == "check"
     ]
     return [module.body, *checks]
 
 
-def _is_assertion(one: ast.stmt) -> bool:
-    return isinstance(one, ast.Assert)
+def _is_assertion(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assert)
 
 
-def _place(one: ast.stmt) -> tuple[int, int]:
-    return one.lineno, one.col_offset
+def _place(statement: ast.stmt) -> tuple[int, int]:
+    return statement.lineno, statement.col_offset

@@ -76,7 +76,7 @@ def choose(rows: Sequence[Row], policy: str, keep: float) -> Row | None:
     ]
     if fit:
         return min(fit, key=lambda candidate: candidate[0])[1]
-    return max(usable, key=lambda one: one[1] or 0.0)[0]
+    return max(usable, key=lambda row: row[1] or 0.0)[0]
 
 
 def render(rows: Sequence[Row], chosen: Sequence[Row], n_rounds: int) -> Table:

@@ -122,14 +122,14 @@ class Knobs(Body):
     def knob_settings(self) -> dict[str, Any]:
         """Returns the settings of a request that these fields state."""
         names = ("method", "verifier", "prefill", "priority", "switch", "regex", "grammar")
-        given = stated_fields(self, {name: name for name in names})
+        knobs = stated_fields(self, {name: name for name in names})
         for name in ("regex", "grammar"):  # an empty one is how clients of llama-server have none
-            if given.get(name) == "":
-                del given[name]
-        if "grammar" in given:
-            given["grammar"] = lark_grammar(given["grammar"])
+            if knobs.get(name) == "":
+                del knobs[name]
+        if "grammar" in knobs:
+            knobs["grammar"] = lark_grammar(knobs["grammar"])
         speculation = stated_fields(self, {"draft_len": "draft_len", "draft_depth": "depth"})
-        return {**given, "speculation": speculation} if speculation else given
+        return {**knobs, "speculation": speculation} if speculation else knobs
 
 
 class Sampling(Knobs):
