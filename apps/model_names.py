@@ -6,7 +6,7 @@ What it imports is imported where there is something to look up; a bundle must n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -76,11 +76,20 @@ def find_bundle(text: str, roots: Sequence[Path] = ()) -> Path:
 
 @contextmanager
 def _announced(text: str, bundle: Path) -> Iterator[OnProgress]:
+    """Says that a model is exported once its files were opened: what is none is refused first."""
     from edgedec.apps.console.progress import ProgressBars, bytes_amount
     from edgedec.apps.console.terminal import note
 
-    note(f"exporting {text} once, to {bundle}")
-    with ProgressBars(bytes_amount, has_lines=True) as bars:
-        yield bars.report
+    with ExitStack() as stack:
+        bars: ProgressBars | None = None
+
+        def report(phase: str, done: int, total: int) -> None:
+            nonlocal bars
+            if bars is None:
+                note(f"exporting {text} once, to {bundle}")
+                bars = stack.enter_context(ProgressBars(bytes_amount, has_lines=True))
+            bars.report(phase, done, total)
+
+        yield report
     if (head := read_manifest(bundle, are_hashes_checked=False).head) is not None:
         note(f"with a draft head of the kind {head.kind}, which decoding uses where that is faster")

@@ -164,6 +164,7 @@ def test_mistakes_in_what_is_named(cli: Cli, place: Path, mistake: str) -> None:
     outcome = cli(*arguments)
     check(outcome, 1, reported)
     assert outcome.error.count("\n") == 0
+    assert "exporting" not in outcome.err  # what cannot be exported is refused first
 
 
 def test_a_list_of_texts_in_place_of_a_fleet(cli: Cli, place: Path) -> None:
