@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgedec.training.speed_check import Speeds
+
 STOPPED_BY_NAN = "training stopped because the loss became NaN; the best weights so far are kept"
 
 
@@ -15,10 +17,12 @@ class DraftingReport:
 
     before: share predicted by what training started from, None if that predicts nothing.
     quantised: share predicted as the bundle holds it. covered: share that its vocabulary has.
-    by_kind: share by kind of file.
+    by_kind: share by kind of file. origin: what training began with. speeds: of ``bundle``
+    and ``origin``; None if they were not measured.
     """
 
     bundle: Path
+    origin: Path
     n_bytes: int
     before: float | None
     quantised: float
@@ -26,6 +30,7 @@ class DraftingReport:
     by_kind: dict[str, float]
     n_skipped: int
     is_finite: bool
+    speeds: Speeds | None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns JSON-ready fields."""
@@ -38,6 +43,7 @@ class DraftingReport:
             "by_kind": {kind: round(share, 4) for kind, share in self.by_kind.items()},
             "n_skipped_files": self.n_skipped,
             "is_finite": self.is_finite,
+            "speed": None if self.speeds is None else self.speeds.to_dict(),
         }
 
     @property
@@ -45,25 +51,27 @@ class DraftingReport:
         """The shares by kind of file, for people."""
         return ", ".join(f"{kind or 'no suffix'} {s:.1%}" for kind, s in self.by_kind.items())
 
-    def verdict(self, after: float) -> str:
-        """Returns what the training came to on texts that were held out, for people.
+    def verdict(self, after: float) -> list[str]:
+        """Returns what the training came to on texts that were held out, a line each.
 
         after: share that the weights that are kept predict.
         """
-        if self.before is None:
-            return (
-                f"verdict on other texts: {self.quantised:.1%} of the next tokens predicted; "
-                "edgedec bench --prompts says what that saves"
+        lines = []
+        if self.before is not None and after > self.before:
+            lines.append(f"better than before, which predicted {self.before:.1%}")
+        elif self.before is not None:
+            lines.append(
+                f"not better than before ({self.before:.1%} of the next tokens predicted), so the "
+                "weights that it started from are kept"
             )
-        if after > self.before:
-            return (
-                f"verdict on other texts: better, {after:.1%} of the next tokens predicted, "
-                f"before {self.before:.1%}; edgedec bench --prompts says what that saves"
+        if self.speeds is None:
+            lines.append(
+                "no verdict on speed: training was stopped, or the texts that were held out are "
+                "too short"
             )
-        return (
-            f"verdict on other texts: not better than before ({self.before:.1%} of the next "
-            "tokens predicted), so the weights that it started from are kept"
-        )
+        else:
+            lines.append(self.speeds.text(self.origin))
+        return lines
 
     @property
     def warnings(self) -> list[str]:

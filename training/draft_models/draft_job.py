@@ -15,6 +15,7 @@ from edgedec.training.features.reading import features_of
 from edgedec.training.heads.head_check import share_drafted
 from edgedec.training.options import Clock, TrainingOptions, needs_train_extra
 from edgedec.training.report import DraftingReport
+from edgedec.training.speed_check import measured_speeds
 
 if TYPE_CHECKING:
     from edgedec.training.loop import OnProgress
@@ -68,7 +69,7 @@ class DraftReport(DraftingReport):
             f"{self.quantised:.1%}",
             f"by kind of file: {self.kinds}",
             *self.warnings,
-            self.verdict(self.held_out),
+            *self.verdict(self.held_out),
         ]
         return "\n".join(lines) + "\n"
 
@@ -107,11 +108,14 @@ def train_bundle_draft(
         )
         unseen = held_out_of(file.texts())
         quantised = share_drafted(job.output, sealed, unseen, options.n_threads)
+        report("measure", 0, 0)
+        speeds = measured_speeds(job.output, job.bundle, unseen, options.n_threads, is_stopping)
     assert sealed.draft_name is not None
     draft_files = set(sealed.models[sealed.draft_name].files) - set(manifest.target.files)
     measured = draft.trained.measured
     return DraftReport(
         bundle=job.output,
+        origin=job.bundle,
         n_bytes=sum(sealed.files[path].n_bytes for path in draft_files),
         before=draft.trained.before,
         quantised=quantised,
@@ -119,6 +123,7 @@ def train_bundle_draft(
         by_kind=measured.by_kind,
         n_skipped=n_skipped,
         is_finite=draft.trained.is_finite,
+        speeds=speeds,
         n_layers=draft.config.n_layers,
         n_tokens=draft.n_tokens,
         held_out=measured.by_depth[0],

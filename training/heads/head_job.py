@@ -30,6 +30,7 @@ from edgedec.training.options import (
     needs_train_extra,
 )
 from edgedec.training.report import DraftingReport
+from edgedec.training.speed_check import measured_speeds
 
 if TYPE_CHECKING:
     from edgedec.training.heads.train_head import HeadPlan
@@ -104,7 +105,7 @@ class HeadReport(DraftingReport):
             f"the first by kind of file: {self.kinds}",
         ]
         first = self.entry.held_out[0]
-        return "\n".join([*lines, *self.warnings, self.verdict(first)]) + "\n"
+        return "\n".join([*lines, *self.warnings, *self.verdict(first)]) + "\n"
 
     @property
     def _what(self) -> str:
@@ -158,10 +159,13 @@ def train_bundle_head(
         before = None
         if job.is_continued:
             before = share_found(job.bundle, manifest, unseen, options.n_threads)
+        report("measure", 0, 0)
+        speeds = measured_speeds(job.output, job.bundle, unseen, options.n_threads, is_stopping)
     head_files = [path for path in entry.files if path not in manifest.target.files]
     measured = head.trained.measured
     return HeadReport(
         bundle=job.output,
+        origin=job.bundle,
         n_bytes=sum(sealed.files[path].n_bytes for path in head_files),
         before=before,
         quantised=quantised,
@@ -169,6 +173,7 @@ def train_bundle_head(
         by_kind=measured.by_kind,
         n_skipped=n_skipped,
         is_finite=head.trained.is_finite,
+        speeds=speeds,
         entry=entry,
     )
 
