@@ -117,6 +117,8 @@ OPTIONAL = {
     "apps/desktop/code_colours.py": {"PySide6", "pygments"},
     "apps/desktop/spelling": {"PySide6", "spellchecker"},
     "apps/lsp/documents.py": {"lsprotocol"},
+    "apps/lsp/inline_edit_types.py": {"attrs", "lsprotocol"},
+    "apps/lsp/inline_edits.py": {"lsprotocol"},
     "apps/lsp/server.py": {"cattrs", "lsprotocol", "pygls"},
     "apps/lsp/session.py": {"lsprotocol"},
     "apps/lsp/window.py": {"lsprotocol", "pygls"},

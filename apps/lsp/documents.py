@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lsprotocol import types
 
-from edgedec.apps.lsp.text_buffer import TextBuffer, from_units
+from edgedec.apps.lsp.text_buffer import LINE_END, TextBuffer, from_units, to_units
 from edgedec.autocomplete import Document
 
 _GRID = 4096
@@ -19,12 +19,15 @@ class OpenDocument:
     """A text, and what the editor calls it.
 
     place: where somebody was last. is_news: it was not shown to the model as it is now.
+    version: the editor's number of this state. edited_line: where it was changed last.
     """
 
     uri: str
     buffer: TextBuffer
     place: types.Position = field(default_factory=lambda: types.Position(0, 0))
     is_news: bool = True
+    version: int = 0
+    edited_line: int = 0
 
     def change(self, changes: Sequence[types.TextDocumentContentChangeEvent]) -> None:
         """Makes the changes of one notification, each to what the one before left."""
@@ -40,6 +43,26 @@ class OpenDocument:
                 self.place = start
             else:
                 self.buffer = TextBuffer(change.text)
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return self.buffer.text
+
+    def is_large(self, max_units: int) -> bool:
+        """Says whether the document has more than so many UTF-16 units."""
+        return self.buffer.n_units > max_units
+
+    def whole(self, position: types.Position | None = None) -> Document:
+        """Returns the whole document, with the cursor at a position, or at its beginning."""
+        at = 0 if position is None else self._whole_offset(position)
+        return Document(self.text, len(from_units(self.buffer.slice(0, at))), self.uri)
+
+    def position(self, at: int) -> types.Position:
+        """Returns where a character of the document is."""
+        before = to_units(self.text[:at])
+        ends = [end.end() for end in LINE_END.finditer(before)]
+        return types.Position(len(ends), len(before) - max(ends, default=0))
 
     def near(self, position: types.Position, reach: int) -> Document:
         """Returns the part of the document within ``reach`` characters of a position."""

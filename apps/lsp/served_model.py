@@ -17,6 +17,7 @@ from edgedec.apps.model_names import find_bundle
 from edgedec.apps.typing.bundle_stamp import Stamp, stamp_of
 from edgedec.apps.typing.typing_memory import TypingMemory
 from edgedec.autocomplete import Autocompleter, LearnedOffers
+from edgedec.autocomplete.edits import EditHistory, EditPredictor
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
@@ -48,10 +49,15 @@ class ServedModel:
     """The autocompleter of the newest settings. All of it happens in the server's event loop.
 
     completer: None while there is none: before the first bundle is loaded, or where that failed.
+    predictor: of edits; None as well where the settings or the model have none.
+    history: what was edited; it outlives predictors.
     """
 
     def __init__(self, window: EditorWindow) -> None:
         self.completer: Autocompleter | None = None
+        self.predictor: EditPredictor | None = None
+        self.history = EditHistory()
+        self._no_edits: EdgedecError | None = None  # why there is no predictor; not said yet
         self._window = window
         self._engine: Engine | None = None
         self._source: _Source | None = None  # of the engine
@@ -75,6 +81,14 @@ class ServedModel:
         async with self._replacing:
             return self.completer
 
+    async def predicting(self) -> EditPredictor | None:
+        """Returns the predictor of edits; if the model cannot be asked for them, says why, once."""
+        async with self._replacing:
+            if self._no_edits is not None:
+                self._window.error(self._no_edits)
+                self._no_edits = None
+            return self.predictor
+
     def look(self) -> None:
         """Loads the bundle again if another has taken its place; looks now and then only."""
         now_s = time.monotonic()
@@ -95,6 +109,11 @@ class ServedModel:
     def fail(self, error: EdgedecError) -> None:
         """Says that the completer works no more; other settings may mend it."""
         self.completer = self._source = None
+        self._window.error(error)
+
+    def fail_edits(self, error: EdgedecError) -> None:
+        """Says that the predictor works no more; suggestions go on."""
+        self.predictor = None
         self._window.error(error)
 
     async def close(self) -> None:
@@ -138,7 +157,7 @@ class ServedModel:
         )
         if self._engine is not None and source == self._source:
             completer = Autocompleter(self._engine, settings.typing, learned=self._learned)
-            await self._put(self._engine, completer)
+            await self._put(self._engine, completer, settings)
             return
         progress = self._window.progress(f"loading {folder.name}")
         try:
@@ -149,7 +168,7 @@ class ServedModel:
             except EdgedecError:
                 engine.close()
                 raise
-            await self._put(engine, completer)
+            await self._put(engine, completer, settings)
             self._source, self._seen, self._learned = source, source.stamp, learned
         finally:
             progress.end()
@@ -181,19 +200,41 @@ class ServedModel:
         except EdgedecError as error:
             self._window.error(error)
 
-    async def _put(self, engine: Engine | None, completer: Autocompleter | None) -> None:
+    async def _put(
+        self,
+        engine: Engine | None,
+        completer: Autocompleter | None,
+        settings: ServerSettings | None = None,
+    ) -> None:
         """Serves with these from now on, and closes those before; once begun, to the end."""
-        await asyncio.shield(self._replace(engine, completer))
+        await asyncio.shield(self._replace(engine, completer, settings))
 
-    async def _replace(self, engine: Engine | None, completer: Autocompleter | None) -> None:
+    async def _replace(
+        self,
+        engine: Engine | None,
+        completer: Autocompleter | None,
+        settings: ServerSettings | None,
+    ) -> None:
         async with self._replacing:
             old_engine, self._engine = self._engine, engine
             old_completer, self.completer = self.completer, None
+            old_predictor, self.predictor = self.predictor, None
+            if old_predictor is not None:
+                await asyncio.to_thread(old_predictor.close)
             if old_completer is not None:  # first, for the new one may have the same engine
                 await asyncio.to_thread(old_completer.close)
             self.completer = completer
+            if engine is not None and settings is not None and settings.edits:
+                self._predict_with(engine, settings)
             if old_engine is not None and old_engine is not engine:
                 if (source := self._source) is not None and old_completer is not None:
                     prompts = old_completer.prompts
                     await self._try(partial(source.memory.keep, old_engine, source.folder, prompts))
                 await asyncio.to_thread(old_engine.close)
+
+    def _predict_with(self, engine: Engine, settings: ServerSettings) -> None:
+        self._no_edits = None
+        try:
+            self.predictor = EditPredictor(engine, settings.edit_config, self.history)
+        except ConfigError as error:
+            self._no_edits = error

@@ -17,6 +17,14 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 from pygls.uris import to_fs_path
 
+from edgedec.apps.lsp.inline_edit_types import (
+    ACCEPT_EDIT,
+    DID_FOCUS,
+    DID_SHOW_INLINE_EDIT,
+    DISMISS_EDIT,
+    INLINE_EDIT,
+    InlineEditRequest,
+)
 from edgedec.apps.lsp.served_model import ServedModel
 from edgedec.apps.lsp.session import EditorSession
 from edgedec.apps.lsp.settings import SECTION, ServerSettings
@@ -51,6 +59,12 @@ class _Protocol(LanguageServerProtocol):
         if params.capabilities.general is not None:
             params.capabilities.general.position_encodings = None  # UTF-16 is every editor's
         return (yield from super().lsp_initialize(params))
+
+    def structure_message(self, data: dict[str, Any]) -> Any:
+        """Returns a message by its class, those of editors' own methods included."""
+        if data.get("method") == INLINE_EDIT and "id" in data:
+            return self._converter.structure(data, InlineEditRequest)
+        return super().structure_message(data)
 
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
     def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
@@ -115,6 +129,11 @@ class EdgedecServer(LanguageServer):
         self._on(types.INITIALIZED, self._initialized)
         self._on(types.WORKSPACE_DID_CHANGE_CONFIGURATION, self._configure)
         self._on(types.TEXT_DOCUMENT_INLINE_COMPLETION, self.session.inline_completion, inline)
+        self._on(INLINE_EDIT, self.session.edits.inline_edit)
+        for noted in (DID_SHOW_INLINE_EDIT, DID_FOCUS):
+            self._on(noted, self.session.edits.was_shown)
+        self.command(ACCEPT_EDIT)(partial(self.session.edits.accept))
+        self.command(DISMISS_EDIT)(partial(self.session.edits.dismiss))
         self._on(types.SHUTDOWN, self._shut_down)
 
     async def serve(self, reader: asyncio.StreamReader, writer: Any) -> int:

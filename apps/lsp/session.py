@@ -10,6 +10,7 @@ from pathlib import Path
 from lsprotocol import types
 
 from edgedec.apps.lsp.documents import OpenDocument
+from edgedec.apps.lsp.inline_edits import InlineEdits
 from edgedec.apps.lsp.served_model import ServedModel
 from edgedec.apps.lsp.settings import ServerSettings
 from edgedec.apps.lsp.text_buffer import TextBuffer
@@ -39,6 +40,7 @@ class EditorSession:
         self._is_configured = False
         self._newest: _Question | None = None  # None: the document has changed since
         self._shown_to: Autocompleter | None = None
+        self.edits = InlineEdits(self._documents, model)
 
     def begin(self, options: object) -> None:
         """Takes the settings with which the editor began; complains later, in `configure`."""
@@ -61,7 +63,7 @@ class EditorSession:
 
     def change(self, params: types.DidChangeTextDocumentParams) -> None:
         """A document was changed."""
-        self._change(params.text_document.uri, params.content_changes)
+        self._change(params.text_document, params.content_changes)
 
     def close(self, params: types.DidCloseTextDocumentParams) -> None:
         """A document was closed."""
@@ -83,7 +85,7 @@ class EditorSession:
             for item in cells.structure.did_open or ():
                 self._open(item)
         for changed in cells.text_content or ():
-            self._change(changed.document.uri, changed.changes)
+            self._change(changed.document, changed.changes)
 
     def close_notebook(self, params: types.DidCloseNotebookDocumentParams) -> None:
         """A notebook was closed, and its cells with it."""
@@ -97,7 +99,7 @@ class EditorSession:
         selected = params.context.selected_completion_info
         found = await self._offer(params, selected)
         if found is None:
-            return types.InlineCompletionList([])
+            return self._inserted(params)
         document, offer = found
         texts = [offer.text]
         if params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked:
@@ -110,6 +112,17 @@ class EditorSession:
         place = types.Range(end, end)
         return types.InlineCompletionList(
             [types.InlineCompletionItem(text, range=place) for text in texts]
+        )
+
+    def _inserted(self, params: types.InlineCompletionParams) -> types.InlineCompletionList:
+        """Returns the edit that was predicted last, if it inserts text at the position."""
+        document = self._documents.get(params.text_document.uri)
+        if document is None or params.context.selected_completion_info is not None:
+            return types.InlineCompletionList([])
+        text = self.edits.insertion_at(document, params.position)
+        place = types.Range(params.position, params.position)
+        return types.InlineCompletionList(
+            [] if text is None else [types.InlineCompletionItem(text, range=place)]
         )
 
     async def completion(self, params: types.CompletionParams) -> types.CompletionList:
@@ -199,17 +212,26 @@ class EditorSession:
                 other.is_news = False
 
     def _open(self, item: types.TextDocumentItem) -> None:
-        self._documents[item.uri] = OpenDocument(item.uri, TextBuffer(item.text))
+        document = OpenDocument(item.uri, TextBuffer(item.text), version=item.version)
+        self._documents[item.uri] = document
+        self.edits.see(document)
 
-    def _change(self, uri: str, changes: Sequence[types.TextDocumentContentChangeEvent]) -> None:
-        document = self._documents.get(uri)
+    def _change(
+        self,
+        item: types.VersionedTextDocumentIdentifier,
+        changes: Sequence[types.TextDocumentContentChangeEvent],
+    ) -> None:
+        document = self._documents.get(item.uri)
         if document is not None:
-            self._make_stale(uri)
+            self._make_stale(item.uri)
+            self.edits.changing(document, _first_line(changes))
             document.change(changes)
+            document.version = item.version
 
     def _close(self, uri: str) -> None:
         self._make_stale(uri)
         self._documents.pop(uri, None)
+        self.edits.forget(uri)
         if self._model.completer is not None:
             self._model.completer.forget(uri)
 
@@ -219,3 +241,13 @@ class EditorSession:
             self._newest = None
             if self._model.completer is not None:
                 self._model.completer.pause()
+
+
+def _first_line(changes: Sequence[types.TextDocumentContentChangeEvent]) -> int:
+    """Returns the first line that a notification changes."""
+    starts = [
+        one.range.start.line
+        for one in changes
+        if isinstance(one, types.TextDocumentContentChangePartial)
+    ]
+    return min(starts, default=0)

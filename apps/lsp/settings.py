@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from edgedec.apps.typing.options import TYPING_NAMES, typing_config
 from edgedec.apps.typing.typing_memory import TypingMemory
 from edgedec.autocomplete import AutocompleteConfig
+from edgedec.autocomplete.edits import EditConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
 from edgedec.runtime.config.checks import checked_path
@@ -26,7 +27,8 @@ class ServerSettings:
     bundle: a path, or the name of a model whose bundle is there. threads, context, prefix_disk: as
         for every verb. completion: also offer what is on offer as ordinary completion; None: to
         editors that know no inline completion. learn, session: what is kept; see `TypingMemory`.
-        typing: how suggestions are made.
+        edits: predict edits, if the editor asks. edit_format: how the model is asked for them.
+        min_edit_probability: of edits that are offered. typing: how suggestions are made.
     """
 
     bundle: str = ""
@@ -36,6 +38,9 @@ class ServerSettings:
     completion: bool | None = None
     learn: str = ""
     session: str = ""
+    edits: bool = True
+    edit_format: str = EditConfig.format
+    min_edit_probability: float = EditConfig.min_probability
     typing: AutocompleteConfig = field(default_factory=AutocompleteConfig)
 
     def changed_by(self, given: object) -> ServerSettings:
@@ -71,8 +76,20 @@ class ServerSettings:
             else read.flag("completion"),
             learn=_path(read, "learn", self.learn),
             session=_path(read, "session", self.session),
+            edits=self.edits if read.get("edits") is None else read.flag("edits"),
+            edit_format=read.text("edit_format", self.edit_format),
+            min_edit_probability=read.number("min_edit_probability", self.min_edit_probability),
             typing=typing_config(read, self.typing),
         )
+
+    @property
+    def edit_config(self) -> EditConfig:
+        """How edits are predicted.
+
+        Raises:
+            ConfigError: A value makes no sense.
+        """
+        return EditConfig(format=self.edit_format, min_probability=self.min_edit_probability)
 
     @property
     def memory(self) -> TypingMemory:

@@ -14,7 +14,9 @@ from itertools import pairwise
 _PIECE = 16384
 """Units of a piece, at most; at least about half of that."""
 
-_LINE_END = re.compile("\r\n|\n|\r")
+LINE_END = re.compile("\r\n|\n|\r")
+"""What ends a line, by the protocol."""
+
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 _HIGH, _LOW = range(0xD800, 0xDC00), range(0xDC00, 0xE000)
 
@@ -57,6 +59,11 @@ class TextBuffer:
     def text(self) -> str:
         """All of it."""
         return from_units("".join(piece.units for piece in self._pieces))
+
+    @property
+    def n_units(self) -> int:
+        """UTF-16 units of the text."""
+        return sum(len(piece.units) for piece in self._pieces)
 
     @property
     def n_lines(self) -> int:
@@ -115,7 +122,7 @@ class TextBuffer:
         for piece in self._pieces:
             end = at + len(piece.units)
             if end > start and piece.n_ends:
-                found = _LINE_END.search(piece.units, max(start - at, 0))
+                found = LINE_END.search(piece.units, max(start - at, 0))
                 if found is not None:
                     return at + found.start()
             at = end
@@ -156,7 +163,7 @@ def _after_end(units: str, n: int) -> int:
     """Returns the index behind the ``n``-th line end."""
     at = 0
     for _ in range(n):
-        found = _LINE_END.search(units, at)
+        found = LINE_END.search(units, at)
         assert found is not None
         at = found.end()
     return at

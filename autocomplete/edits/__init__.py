@@ -5,8 +5,8 @@ with edgedec.load("coder.edgedec") as engine, EditPredictor(engine) as predictor
     edit = predictor.update(Document("def area(w):\\n    return width\\n", 10, "area.py")).result()
 """
 
-from edgedec.autocomplete.edits.changes import Change
+from edgedec.autocomplete.edits.changes import Change, EditHistory
 from edgedec.autocomplete.edits.edit import Edit
 from edgedec.autocomplete.edits.predictor import EditConfig, EditPredictor
 
-__all__ = ["Change", "Edit", "EditConfig", "EditPredictor"]
+__all__ = ["Change", "Edit", "EditConfig", "EditHistory", "EditPredictor"]

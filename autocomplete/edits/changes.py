@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgedec.autocomplete.document import Document
+from edgedec.autocomplete.edits.lines import lines_of
 
 _MAX_CHANGES = 8
 _NEAR = 2  # lines between two edits that count as one change
@@ -64,16 +66,21 @@ class _Open:
 
 
 class EditHistory:
-    """The latest changes of all documents. Edits near one another are one change."""
+    """The latest changes of all documents. Edits near one another are one change. Of any thread."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._closed: deque[Change] = deque(maxlen=_MAX_CHANGES)
         self._open: dict[str, _Open] = {}
         self._latest = ""  # name of the document that changed last
 
     def see(self, document: Document) -> None:
         """Takes in a document as it is now."""
-        lines = document.text.splitlines()
+        lines = lines_of(document.text)
+        with self._lock:
+            self._see(document, lines)
+
+    def _see(self, document: Document, lines: list[str]) -> None:
         known = self._open.get(document.name)
         if known is None:
             self._open[document.name] = _Open(lines, lines)
@@ -91,14 +98,16 @@ class EditHistory:
 
     def forget(self, name: str) -> None:
         """A document was closed; what was changed in it stays known."""
-        self._close(name)
-        self._open.pop(name, None)
+        with self._lock:
+            self._close(name)
+            self._open.pop(name, None)
 
     @property
     def changes(self) -> list[Change]:
         """The changes, the latest last."""
-        latest = self._change(self._latest)
-        return [*self._closed, *([] if latest is None else [latest])]
+        with self._lock:
+            latest = self._change(self._latest)
+            return [*self._closed, *([] if latest is None else [latest])]
 
     def _close(self, name: str) -> None:
         if (change := self._change(name)) is not None:

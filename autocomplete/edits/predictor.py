@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Self
 
 from edgedec.autocomplete.document import Document
-from edgedec.autocomplete.edits.changes import Change, EditHistory
+from edgedec.autocomplete.edits.changes import EditHistory
 from edgedec.autocomplete.edits.edit import Edit
 from edgedec.autocomplete.edits.formats import FORMATS, EditContext, EditPrompt
 from edgedec.autocomplete.edits.hunks import Hunk, first_hunk
+from edgedec.autocomplete.edits.lines import line_end_of, lines_with_ends, without_end
 from edgedec.autocomplete.edits.quiet import Quiet
 from edgedec.autocomplete.edits.window import EditWindow, likely_lines, line_of, window_at
 from edgedec.models.errors import ConfigError, EdgedecError, SessionError
@@ -72,13 +73,22 @@ class EditPredictor:
     newer state ends the prediction for the older one within a pass.
     """
 
-    def __init__(self, engine: Engine, config: EditConfig | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: EditConfig | None = None,
+        history: EditHistory | None = None,
+    ) -> None:
+        """Starts the thread.
+
+        history: what is known of documents, if somebody else keeps it.
+        """
         check_type("engine", engine, Engine, "an Engine, which edgedec.load returns")
         self._engine = engine
         self._config = EditConfig() if config is None else config
         engine.check_sequential("edits while typing")
         self._format = FORMATS[self._config.format](engine)
-        self._history = EditHistory()
+        self._history = EditHistory() if history is None else history
         self._quiet = Quiet()
         self._changed = threading.Condition()
         self._wanted: tuple[Document, tuple[int, ...]] | None = None
@@ -127,10 +137,17 @@ class EditPredictor:
             self._changed.notify()
             return self._future
 
+    def pause(self) -> None:
+        """Computes no more until the next update; what is being computed ends within a pass."""
+        with self._changed:
+            self._future.cancel()
+            self._wanted = None
+            self._version += 1
+            running_passes.end_passes(thread=self._thread.ident)
+
     def see(self, document: Document) -> None:
         """Takes note of a document as it is, without asking for an edit."""
-        with self._changed:
-            self._history.see(document)
+        self._history.see(document)
 
     def dismiss(self, edit: Edit) -> None:
         """An edit was not wanted: it is not offered again."""
@@ -138,8 +155,7 @@ class EditPredictor:
 
     def forget(self, name: str) -> None:
         """A document was closed."""
-        with self._changed:
-            self._history.forget(name)
+        self._history.forget(name)
 
     def close(self) -> None:
         """Ends what is being computed, and the thread. Closing twice is fine."""
@@ -182,7 +198,7 @@ class EditPredictor:
         return self._is_closed or version != self._version
 
     def _predict(self, document: Document, marked: tuple[int, ...], version: int) -> Edit | None:
-        changes = self._changes
+        changes = self._history.changes
         if not changes:
             return None
         for line in self._places(document, marked):
@@ -195,19 +211,13 @@ class EditPredictor:
                 return edit
         return None
 
-    @property
-    def _changes(self) -> list[Change]:
-        """What was changed so far; callers may show another state at any time."""
-        with self._changed:
-            return self._history.changes
-
     def _places(self, document: Document, marked: tuple[int, ...]) -> Iterator[int]:
         """Yields lines around which to look: the cursor's, then likely ones outside that window."""
         here, half = line_of(document), self._config.n_lines // 2
         yield here
         far = [
             line
-            for line in likely_lines(document, self._changes, marked)
+            for line in likely_lines(document, self._history.changes, marked)
             if abs(line - here) > half
         ]
         yield from far[: _N_PLACES - 1]
@@ -268,18 +278,22 @@ class EditPredictor:
         probability = math.exp(sum(line.log_prob for line in counted))
         if probability < self._config.min_probability:
             return None
-        whole = document.text[window.start :].splitlines(keepends=True)
+        whole = lines_with_ends(document.text[window.start :])
         start = window.start + sum(map(len, whole[: hunk.start]))
         end = start + sum(map(len, whole[hunk.start : hunk.old_end]))
-        ending = "\r\n" if "\r\n" in document.text else "\n"
+        ending = line_end_of(document.text)
         text = "".join(line.text + ending for line in lines[hunk.start : hunk.new_end])
-        if end == len(document.text) and not document.text.endswith("\n"):
+        if end == len(document.text) and document.text and not document.text.endswith(("\n", "\r")):
             text = text.removesuffix(ending)
+            if start == end:  # new lines behind a last one that has no end
+                text = ending + text
+            elif not text and start:  # the line before becomes that last one
+                start = len(without_end(document.text[:start]))
         n_same = _n_same(document.text[start:end], text)
         ms = 1000 * (time.perf_counter() - self._updated_s)
         line = window.first + hunk.start
         edit = Edit(document.name, start, end, text, line, start + n_same, probability, ms, version)
-        is_quiet = self._quiet.is_unwanted(edit, document, self._changes)
+        is_quiet = self._quiet.is_unwanted(edit, document, self._history.changes)
         return None if is_quiet else edit
 
 

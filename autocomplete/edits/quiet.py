@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from edgedec.autocomplete.document import Document
 from edgedec.autocomplete.edits.changes import Change
 from edgedec.autocomplete.edits.edit import Edit
+from edgedec.autocomplete.edits.lines import lines_of
 
 _N_DISMISSED = 64
 _WORD_AT_END = re.compile(r"\w+\Z")
@@ -44,7 +45,7 @@ class Quiet:
 
 def _takes_back(edit: Edit, old: str, changes: Sequence[Change]) -> bool:
     """Says whether an edit makes lines what they were before a change."""
-    was, becomes = old.splitlines(), edit.text.splitlines()
+    was, becomes = lines_of(old), lines_of(edit.text)
     return any(
         change.name == edit.name and _holds(was, change.after, change.before, becomes)
         for change in changes

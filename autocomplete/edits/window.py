@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from edgedec.autocomplete.document import Document
 from edgedec.autocomplete.edits.changes import Change
+from edgedec.autocomplete.edits.lines import joined, lines_of, lines_with_ends, without_end
 
 _NAME = re.compile(r"[^\W\d]\w*")
 
@@ -37,7 +38,7 @@ class EditWindow:
 
 def window_at(document: Document, line: int, n_lines: int, n_around: int) -> EditWindow:
     """Returns ``n_lines`` lines around ``line``, and ``n_around`` on either side of them."""
-    lines = document.text.splitlines(keepends=True) or [""]
+    lines = lines_with_ends(document.text) or [""]
     first = max(0, min(line - n_lines // 2, len(lines) - n_lines))
     chosen = lines[first : first + n_lines]
     start = sum(map(len, lines[:first]))
@@ -47,21 +48,16 @@ def window_at(document: Document, line: int, n_lines: int, n_around: int) -> Edi
         document.name,
         first,
         start,
-        tuple(line.rstrip("\r\n") for line in chosen),
+        tuple(without_end(line) for line in chosen),
         cursor if is_here else None,
-        _joined(lines[max(0, first - n_around) : first]),
-        _joined(lines[first + n_lines : first + n_lines + n_around]),
+        joined(lines[max(0, first - n_around) : first]),
+        joined(lines[first + n_lines : first + n_lines + n_around]),
     )
-
-
-def _joined(lines: Sequence[str]) -> str:
-    return "".join(line.rstrip("\r\n") + "\n" for line in lines)
 
 
 def line_of(document: Document) -> int:
     """Returns the number of the cursor's line, from 0."""
-    before = document.text[: document.cursor]
-    return len((before + "\0").splitlines()) - 1
+    return len(lines_with_ends(document.text[: document.cursor] + "\0")) - 1
 
 
 def likely_lines(document: Document, changes: Sequence[Change], marked: Sequence[int]) -> list[int]:
@@ -73,8 +69,12 @@ def likely_lines(document: Document, changes: Sequence[Change], marked: Sequence
         marked: Lines with diagnostics.
     """
     names = removed_names(changes[-1]) if changes else frozenset()
-    here, lines = line_of(document), document.text.splitlines()
-    having = [i for i, line in enumerate(lines) if names & set(_NAME.findall(line))]
+    here, lines = line_of(document), lines_of(document.text)
+    having = [
+        i
+        for i, line in enumerate(lines)
+        if any(name in line for name in names) and names & set(_NAME.findall(line))
+    ]
     return sorted(
         {*having, *(i for i in marked if i < len(lines))}, key=lambda i: (abs(i - here), i)
     )

@@ -187,3 +187,30 @@ def test_zeta_s_prompt(make: Make) -> None:
     )
     assert "<|editable_region_start|>\ndef area(w<|user_cursor_is_here|>):\n" in text
     assert text.endswith("### Response:\n```a.py\n<|start_of_file|>\n<|editable_region_start|>\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "answer", "after"),
+    [
+        ("a = 1\nb = 2", "a = 3\nb = 2", "a = 3\nb = 2\nc = 3\n", "a = 3\nb = 2\nc = 3"),
+        ("a = 1\nb = 2\nc = 2", "a = 3\nb = 2\nc = 2", "a = 3\nb = 2\n", "a = 3\nb = 2"),
+        ("a\x0bz\nb = 2\n", "a\x0by\nb = 2\n", "a\x0by\nb = 3\n", None),
+        ("a = 1\rb = 2\r", "a = 3\rb = 2\r", "a = 3\nb = 3\n", "a = 3\rb = 3\r"),
+    ],
+    ids=["behind the last line", "the last line goes", "separators in lines", "carriage returns"],
+)
+def test_lines_at_the_end_and_odd_ones(
+    make: Make, before: str, now: str, answer: str, after: str | None
+) -> None:
+    edit = predict(make(answer), before, now)
+    assert edit is not None
+    assert edit.applied(now) == (answer if after is None else after)
+
+
+def test_a_pause_ends_it(make: Make) -> None:
+    with EditPredictor(make(AFTER), SWEEP) as predictor:
+        predictor.see(Document(BEFORE, 0, "a.py"))
+        first = predictor.update(Document(NOW, CURSOR, "a.py"))
+        predictor.pause()
+        assert first.done()
+        assert predictor.update(Document(NOW, CURSOR, "a.py")).result(timeout=60) is not None

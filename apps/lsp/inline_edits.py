@@ -1,0 +1,142 @@
+"""The next edit, for one editor: what it asks, and what became of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from lsprotocol import types
+
+from edgedec.apps.lsp.documents import OpenDocument
+from edgedec.apps.lsp.inline_edit_types import (
+    ACCEPT_EDIT,
+    EditedDocument,
+    InlineEdit,
+    InlineEditList,
+    InlineEditParams,
+)
+from edgedec.apps.lsp.served_model import ServedModel
+from edgedec.autocomplete.edits import Edit
+from edgedec.models.errors import SessionError
+
+_N_OFFERED = 64
+"""Edits whose commands are still understood."""
+
+_MAX_UNITS = 1 << 22
+"""Of documents in which edits are predicted. Units: UTF-16 units."""
+
+
+class InlineEdits:
+    """Answers what an editor asks about the next edit. Lives in the event loop."""
+
+    def __init__(self, documents: Mapping[str, OpenDocument], model: ServedModel) -> None:
+        self._documents = documents
+        self._model = model
+        self._offered: OrderedDict[str, Edit] = OrderedDict()
+        self._asked: OpenDocument | None = None  # of the question that has no answer yet
+        self._latest: tuple[OpenDocument, int, Edit] | None = None
+
+    async def inline_edit(self, params: InlineEditParams) -> InlineEditList:
+        """Returns the next edit of a document; none if there is none, or the question is stale."""
+        self._model.look()
+        document = self._documents.get(params.text_document.uri)
+        version = params.text_document.version
+        if document is None or not document.has(params.position) or document.is_large(_MAX_UNITS):
+            return InlineEditList([])
+        if version is not None and version != document.version:
+            return InlineEditList([])
+        self._asked = document
+        edit = await self._predict(document, params)
+        if edit is None:
+            return InlineEditList([])
+        return InlineEditList([self._offer(document, edit)])
+
+    def changing(self, document: OpenDocument, line: int) -> None:
+        """A document is about to be changed in a line."""
+        if self._asked is document:
+            self._asked = None
+            if self._model.predictor is not None:
+                self._model.predictor.pause()
+        if abs(line - document.edited_line) > 1:
+            self.see(document)  # what was changed before is a change of its own
+        document.edited_line = line
+
+    def see(self, document: OpenDocument) -> None:
+        """Takes note of a document as it is now."""
+        if not document.is_large(_MAX_UNITS):
+            self._model.history.see(document.whole())
+
+    def forget(self, uri: str) -> None:
+        """A document was closed."""
+        self._model.history.forget(uri)
+
+    def insertion_at(self, document: OpenDocument, position: types.Position) -> str | None:
+        """Returns what the latest edit of a document inserts at a position; None if it does not."""
+        if self._latest is None:
+            return None
+        edited, version, edit = self._latest
+        whole = document.whole(position)
+        is_same = edited is document and version == document.version
+        if not is_same or edit.jump != whole.cursor:
+            return None
+        old, n_same = whole.text[edit.start : edit.end], edit.jump - edit.start
+        rest = old[n_same:]
+        is_insertion = edit.text.endswith(rest) and len(edit.text) > len(old)
+        return edit.text[n_same : len(edit.text) - len(rest)] if is_insertion else None
+
+    def accept(self, identifier: str) -> None:
+        """An edit was taken; its change arrives as any other."""
+        self._offered.pop(identifier, None)
+
+    def dismiss(self, identifier: str) -> None:
+        """An edit was not wanted."""
+        edit = self._offered.pop(identifier, None)
+        if edit is not None and self._model.predictor is not None:
+            self._model.predictor.dismiss(edit)
+
+    def was_shown(self, params: Any) -> None:
+        """An edit is on the screen, or another document is looked at; neither changes anything."""
+
+    async def _predict(self, document: OpenDocument, params: InlineEditParams) -> Edit | None:
+        predictor = await self._model.predicting()
+        if predictor is None or self._asked is not document:
+            return None
+        marked = [] if params.context is None else params.context.diagnostics or []
+        lines = tuple(sorted({one.range.start.line for one in marked}))
+        try:
+            return await asyncio.wrap_future(
+                predictor.update(document.whole(params.position), lines)
+            )
+        except SessionError as error:
+            self._model.fail_edits(error)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                if self._asked is document:
+                    self._asked = None
+                    predictor.pause()
+                raise
+        return None
+
+    def _offer(self, document: OpenDocument, edit: Edit) -> InlineEdit:
+        """Returns an edit as the editor is told of it; whole lines but for the last one's end."""
+        identifier = uuid4().hex
+        self._offered[identifier] = edit
+        while len(self._offered) > _N_OFFERED:
+            self._offered.popitem(last=False)
+        self._latest = (document, document.version, edit)
+        text, old = edit.text, document.text[edit.start : edit.end]
+        n_end = _n_end(old)
+        if n_end and n_end == _n_end(text):
+            old, text = old[:-n_end], text[:-n_end]
+        place = types.Range(document.position(edit.start), document.position(edit.start + len(old)))
+        command = types.Command("Accept the edit", ACCEPT_EDIT, arguments=[identifier])
+        return InlineEdit(text, place, EditedDocument(document.uri, document.version), command)
+
+
+def _n_end(text: str) -> int:
+    """Returns the characters of the line end that a text ends with."""
+    return 2 if text.endswith("\r\n") else int(text.endswith(("\n", "\r")))
