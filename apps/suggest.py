@@ -14,6 +14,7 @@ from edgedec.apps.console.terminal import note, print_json, write_out
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.prompt_text import read_prompt
+from edgedec.apps.suggest_edit import EditOptions, suggest_edit
 from edgedec.models.graph import N_TOP
 from edgedec.runtime.config.suggestion import SuggestConfig
 from edgedec.runtime.opening.load import load
@@ -75,6 +76,7 @@ def suggest(
         Path | None, typer.Option(metavar="FILE", help="Read the text from a file.")
     ] = None,
     completions: CompletionOptions,
+    editing: EditOptions,
     chat: Annotated[
         bool, typer.Option("--chat/--raw", help="Use the chat template, or pass the text as it is.")
     ] = False,
@@ -93,7 +95,14 @@ def suggest(
       edgedec suggest smollm2.edgedec "The capital of France" -k 3
 
       edgedec suggest smollm2.edgedec --prompt-file main.py -n 16 --max-entropy 3 --json
+
+      git diff -U1 main.py > recent.diff; edgedec suggest coder.edgedec --edit main.py --diff
+      recent.diff | git apply
     """
+    editing.check(has_prompt=prompt is not None or prompt_file is not None)
+    if editing.edit is not None:
+        suggest_edit(bundle, editing, EngineOptions(threads=threads, context=context), json)
+        return
     text = read_prompt(prompt, prompt_file)
     config = completions.config()
     model_prompt = [{"role": "user", "content": text.rstrip("\n")}] if chat else text

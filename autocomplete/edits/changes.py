@@ -96,6 +96,12 @@ class EditHistory:
             self._close(document.name)
         known.lines = lines
 
+    def add(self, change: Change) -> None:
+        """Takes in a change that somebody else found, as the latest."""
+        with self._lock:
+            self._close(self._latest)
+            self._closed.append(change)
+
     def forget(self, name: str) -> None:
         """A document was closed; what was changed in it stays known."""
         with self._lock:
