@@ -13,8 +13,8 @@ from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json, write_out
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
+from edgedec.apps.options.next_edit import EditOptions, suggest_edit
 from edgedec.apps.options.prompt_text import read_prompt
-from edgedec.apps.suggest_edit import EditOptions, suggest_edit
 from edgedec.models.graph import N_TOP
 from edgedec.runtime.config.suggestion import SuggestConfig
 from edgedec.runtime.opening.load import load
