@@ -74,12 +74,12 @@ class Autocompleter:
         self._power = PowerSource()
         self.counts = TypingCounts()
         self._changed = threading.Condition()
-        self._wanted: Document | None = None  # not looked at yet
+        self._next_document: Document | None = None  # not looked at yet
         self._document = _NOWHERE  # that was looked at last, and what is read of it
         self._answer: Answer | None = None
         self._window: Window | None = None
         self._future: Future[Offer | None] = Future()
-        self._asked: Future[list[Offer]] = Future()
+        self._alternatives_future: Future[list[Offer]] = Future()
         self._n_asked = 0  # alternatives that were asked for and not looked for yet
         self._place = _NOWHERE
         self._version = 0
@@ -119,7 +119,7 @@ class Autocompleter:
             self._future = Future()
             self._version += 1
             self._updated_s = time.perf_counter()
-            self._wanted = self._place = document
+            self._next_document = self._place = document
             self._is_paused = False
             self.counts.n_updates += 1
             if self._answer is None or not self._answer.is_near(document):
@@ -140,11 +140,11 @@ class Autocompleter:
         SuggestConfig(k=k)  # which refuses numbers that cannot be
         with self._changed:
             self._check_open()
-            self._asked.cancel()
-            self._asked, self._n_asked = Future(), k
+            self._alternatives_future.cancel()
+            self._alternatives_future, self._n_asked = Future(), k
             self._is_paused = False
             self._changed.notify()
-            return self._asked
+            return self._alternatives_future
 
     @property
     def version(self) -> int:
@@ -172,7 +172,7 @@ class Autocompleter:
         with self._changed:
             self._cancel()
             self._version += 1
-            self._wanted = self._place = _NOWHERE
+            self._next_document = self._place = _NOWHERE
             self._is_paused = False
             self._end_pass()
             self._changed.notify()
@@ -205,7 +205,7 @@ class Autocompleter:
 
     def _cancel(self) -> None:
         self._future.cancel()
-        self._asked.cancel()
+        self._alternatives_future.cancel()
         self._n_asked = 0
 
     def _end_pass(self) -> None:
@@ -241,7 +241,7 @@ class Autocompleter:
         with self._changed:
             while not (self._is_closed or self._has_work):
                 self._changed.wait()
-            document, self._wanted, self._ended_s = self._wanted, None, 0.0
+            document, self._next_document, self._ended_s = self._next_document, None, 0.0
             waited_s = time.perf_counter() - self._updated_s
         if self._is_closed:
             return False
@@ -254,7 +254,7 @@ class Autocompleter:
     def _has_work(self) -> bool:
         if self._is_paused:
             return False
-        if self._wanted is not None or self._n_asked > 0:
+        if self._next_document is not None or self._n_asked > 0:
             return True
         answer = self._answer
         if answer is None or answer.is_ended:
@@ -279,7 +279,7 @@ class Autocompleter:
         if self._ended_s:
             self.counts.cancel_ms.append(1000 * (time.perf_counter() - self._ended_s))
         self._end()
-        if self._window is not None and self._wanted is None and not self._is_closed:
+        if self._window is not None and self._next_document is None and not self._is_closed:
             self._begin(self._document, self._window)
 
     def _begin(self, document: Document, window: Window) -> None:
@@ -317,7 +317,7 @@ class Autocompleter:
         """Ends a prompt that is being read for what nobody wants any more; its rows stay known."""
         answer = self._answer
         with self._changed:
-            is_other = self._wanted is not None and self._wanted != self._document
+            is_other = self._next_document is not None and self._next_document != self._document
             is_stale = is_other or self._is_paused or self._is_closed
         if answer is not None and is_stale:
             self.counts.n_stopped += 1
@@ -350,7 +350,7 @@ class Autocompleter:
     def _look_for_alternatives(self) -> None:
         with self._changed:
             n, self._n_asked = self._n_asked, 0
-            request, place, version = self._asked, self._place, self._version
+            request, place, version = self._alternatives_future, self._place, self._version
         self._end()  # what it has read is the alternatives' as well
         try:
             alternatives = self._alternatives.find(
@@ -365,7 +365,7 @@ class Autocompleter:
     def _rest(self, busy_s: float) -> None:
         """Waits for so long that ``busy_s`` is no more than the share of idle time allowed."""
         with self._changed:
-            if self._wanted is None and not (self._n_asked or self._is_closed):
+            if self._next_document is None and not (self._n_asked or self._is_closed):
                 self._changed.wait(busy_s / self._config.max_idle_cpu - busy_s)
 
     def _end_of(self, answer: Answer) -> None:
@@ -383,7 +383,7 @@ class Autocompleter:
         """Tells of what is on offer, if that is news."""
         answer = self._answer
         with self._changed:
-            if self._wanted is not None or self._is_paused or self._is_closed:
+            if self._next_document is not None or self._is_paused or self._is_closed:
                 return
             version, future, since_s = self._version, self._future, self._updated_s
         text = "" if answer is None else answer.rest

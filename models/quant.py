@@ -18,7 +18,7 @@ class ScaleKind(Enum):
     """How codes become weights. All arithmetic is float32, in the order written.
 
     NONE: the values are floats themselves.
-    ONE: ``scale * (code - zero_point)``, one float16 scale per 32.
+    SINGLE: ``scale * (code - zero_point)``, one float16 scale per 32.
     ONE_MIN: ``scale * code + minimum``, float16 scale and minimum per 32.
     TWO_MIN: ``(scale * sub_scale) * code - (minimum * sub_minimum)``; float16 scale and minimum
         per 256, uint8 sub_scale and sub_minimum per 32.
@@ -27,7 +27,7 @@ class ScaleKind(Enum):
     """
 
     NONE = 0
-    ONE = 1
+    SINGLE = 1
     ONE_MIN = 2
     TWO_MIN = 3
     TWO = 4
@@ -63,11 +63,11 @@ _ROWS = (
     QuantFormat("f32", 0, 32, ScaleKind.NONE),
     QuantFormat("f16", 1, 16, ScaleKind.NONE),
     QuantFormat("bf16", 2, 16, ScaleKind.NONE),
-    QuantFormat("q4_0", 3, 4, ScaleKind.ONE, 8),
+    QuantFormat("q4_0", 3, 4, ScaleKind.SINGLE, 8),
     QuantFormat("q4_1", 4, 4, ScaleKind.ONE_MIN),
-    QuantFormat("q5_0", 5, 5, ScaleKind.ONE, 16),
+    QuantFormat("q5_0", 5, 5, ScaleKind.SINGLE, 16),
     QuantFormat("q5_1", 6, 5, ScaleKind.ONE_MIN),
-    QuantFormat("q8_0", 7, 8, ScaleKind.ONE, 128),
+    QuantFormat("q8_0", 7, 8, ScaleKind.SINGLE, 128),
     QuantFormat("q8_1", 8, 8, ScaleKind.ONE_MIN),
     QuantFormat("q4_k", 9, 4, ScaleKind.TWO_MIN),
     QuantFormat("q5_k", 10, 5, ScaleKind.TWO_MIN),
@@ -118,7 +118,7 @@ class PlainTensor:
         Shapes: each [N, ceil(K / group)].
         """
         match self.format.kind:
-            case ScaleKind.ONE:
+            case ScaleKind.SINGLE:
                 return self.scale.astype(np.float32), None
             case ScaleKind.ONE_MIN:
                 return self.scale.astype(np.float32), self.minimum.astype(np.float32)

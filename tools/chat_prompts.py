@@ -197,12 +197,12 @@ def task_prompts(path: Path, rng: random.Random) -> Iterator[Prompt]:
     for line in path.read_text(encoding="utf-8").splitlines():
         task = json.loads(line)
         functions = {function.name: function for function in _functions(task["code"].encode())}
-        examples = [found for test in task["test_list"] if (found := _EXAMPLE.match(test))]
+        examples = [match for test in task["test_list"] if (match := _EXAMPLE.match(test))]
         function = functions.get(examples[0][2]) if examples else None
         if function is not None:
             before, example, after = rng.choice(_EXAMPLES)
             shown = examples[: rng.randrange(1, 4)]
-            examples = "".join(example.format(found[1], found[3]) for found in shown)
+            examples = "".join(example.format(match[1], match[3]) for match in shown)
             text = _WISH.sub("", task["text"].strip())
             head = f"def {function.name}({ast.unparse(function.args)}):\n"
             opening = before.format(text[:1].upper() + text[1:])
@@ -225,15 +225,15 @@ def foreign_prompts(path: Path, language: str) -> Iterator[Prompt]:
 def article_prompts(path: Path, letters: int, rng: random.Random) -> Iterator[Prompt]:
     """Yields questions about titles, and wishes about paragraphs, cut to ``letters``."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    titles = [found[1] for line in lines if (found := _HEADING.match(line))]
+    titles = [match[1] for line in lines if (match := _HEADING.match(line))]
     titles = [_plain(title) for title in titles] or ["the world"]
     for kind, forms in (("title", _ABOUT), ("writing", _WRITE), ("json", _OBJECTS)):
         for title in titles:
             yield from ((kind, form.format(title, rng.choice(titles)), None) for form in forms)
     title = titles[0]
     for line in lines:
-        if found := _HEADING.match(line):
-            title = _plain(found[1])
+        if match := _HEADING.match(line):
+            title = _plain(match[1])
         elif not line.startswith(" ="):
             text = _sentences(_plain(line), letters)
             if len(text) > _MIN_PASSAGE:
@@ -255,14 +255,14 @@ def _sentences(text: str, letters: int) -> str:
 
 
 def chosen(
-    found: list[Prompt], letters: int, count: int, rng: random.Random
+    drawn: list[Prompt], letters: int, count: int, rng: random.Random
 ) -> list[dict[str, str]]:
     """Returns ``count`` of the prompts, of each kind its share as far as there are so many.
 
     letters: most of a prompt.
     """
     by_kind: dict[str, list[dict[str, str]]] = {kind: [] for kind in SHARES}
-    for kind, prompt, suffix in dict.fromkeys(found):
+    for kind, prompt, suffix in dict.fromkeys(drawn):
         is_fit = _MIN_LETTERS * (kind == "code") < len(prompt) <= letters
         if is_fit and _UNKNOWN not in prompt:
             behind = {} if suffix is None else {"suffix": suffix}
@@ -277,7 +277,7 @@ def chosen(
 
 def _side_by_side(prompts: list[dict[str, str]], rng: random.Random) -> list[dict[str, str]]:
     """Returns the prompts in groups of like length, the groups in any order."""
-    ranked = sorted(prompts, key=lambda one: len(one["prompt"] + one.get("suffix", "")))
+    ranked = sorted(prompts, key=lambda prompt: len(prompt["prompt"] + prompt.get("suffix", "")))
     groups = [ranked[i : i + _AT_ONCE] for i in range(0, len(ranked), _AT_ONCE)]
     rng.shuffle(groups)
     return [prompt for group in groups for prompt in group]
@@ -301,23 +301,23 @@ SHARES = {
 
 
 def _all_prompts(
-    given: argparse.Namespace, languages: list[str], rng: random.Random
+    options: argparse.Namespace, languages: list[str], rng: random.Random
 ) -> Iterator[Prompt]:
     """Yields prompts of all sources that are named; languages: of the sentences to translate."""
-    if given.articles:
-        yield from article_prompts(given.articles, given.letters - _FRAME, rng)
-    if given.problems:
-        yield from problem_prompts(given.problems)
-    for folder in given.code or ():
+    if options.articles:
+        yield from article_prompts(options.articles, options.letters - _FRAME, rng)
+    if options.problems:
+        yield from problem_prompts(options.problems)
+    for folder in options.code or ():
         yield from code_prompts(folder)
-    if given.tasks:
-        yield from task_prompts(given.tasks, rng)
-    for path, language in zip(given.foreign or (), languages, strict=False):
+    if options.tasks:
+        yield from task_prompts(options.tasks, rng)
+    for path, language in zip(options.foreign or (), languages, strict=False):
         yield from foreign_prompts(path, language)
-    for folder in given.fill or ():
-        yield from fill_prompts(folder, given.letters, rng)
-    for folder in given.programs or ():
-        yield from program_prompts(folder, given.letters, rng)
+    for folder in options.fill or ():
+        yield from fill_prompts(folder, options.letters, rng)
+    for folder in options.programs or ():
+        yield from program_prompts(folder, options.letters, rng)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -337,21 +337,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--letters", type=int, default=700, help="most letters of a prompt")
     parser.add_argument("--count", type=int, default=2400)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
-    rng = random.Random(given.seed)
-    languages = [*(given.language or ()), *["German"] * len(given.foreign or ())]
+    options = parser.parse_args(arguments)
+    rng = random.Random(options.seed)
+    languages = [*(options.language or ()), *["German"] * len(options.foreign or ())]
     try:
-        found = list(_all_prompts(given, languages, rng))
+        prompts = list(_all_prompts(options, languages, rng))
     except (OSError, ValueError, KeyError) as error:
         sys.exit(f"error: {error}")
-    if not found:
+    if not prompts:
         sys.exit(
             "error: no texts to make prompts of, expected --articles, --problems, --code, "
             "--tasks, --foreign, --fill or --programs"
         )
-    made = chosen(found, given.letters, given.count, rng)
+    made = chosen(prompts, options.letters, options.count, rng)
     text = "".join(json.dumps(prompt, ensure_ascii=False) + "\n" for prompt in made)
-    given.output.write_text(text, encoding="utf-8")
+    options.output.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

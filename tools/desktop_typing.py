@@ -49,10 +49,10 @@ class Pulse:
     def report(self) -> str:
         """Returns what was seen in words, and what went into gaps that were too long."""
         n_long = sum(gap_ms > _TOO_LONG_MS for gap_ms in self.gaps_ms)
-        found = (
+        report = (
             f"between beats of {_BEAT_MS} ms: {summary(self.gaps_ms)}; {n_long} of more than 16 ms"
         )
-        return "\n".join([found, *self.causes])
+        return "\n".join([report, *self.causes])
 
     def end(self) -> None:
         """Looks no more."""
@@ -86,17 +86,17 @@ class Watch:
     def since(self, gap_ms: float) -> list[str]:
         """Returns what a gap that ends now went into, if it was too long; begins another."""
         faulthandler.cancel_dump_traceback_later()
-        found = []
+        gaps = []
         if gap_ms > _TOO_LONG_MS:
             pairs = zip(_COUNTERS, self._last, self._counters(), strict=True)
             parts = (f"{name} {1000 * (now - last):.1f}" for name, last, now in pairs)
             stacks = os.pread(self._stacks, 1 << 20, 0).decode()
-            found.append(f"{gap_ms:.1f} ms: {', '.join(parts)}\n{stacks}")
+            gaps.append(f"{gap_ms:.1f} ms: {', '.join(parts)}\n{stacks}")
         os.ftruncate(self._stacks, 0)
         os.lseek(self._stacks, 0, os.SEEK_SET)
         self._last = self._counters()
         faulthandler.dump_traceback_later(_TOO_LONG_MS / 1000, file=self._stacks)
-        return found
+        return gaps
 
     def _counters(self) -> tuple[float, ...]:
         waited_s = int(self._waits.read_text().split()[1]) / 1e9
@@ -120,9 +120,9 @@ def run_for(ms: int) -> None:
 
 def summary(values: list[float]) -> str:
     """Returns percentiles in words."""
-    found = sorted(values)
-    p50, p99, p999 = (found[int(len(found) * share)] for share in (0.5, 0.99, 0.999))
-    return f"p50 {p50:.1f}, p99 {p99:.1f}, p99.9 {p999:.1f}, most {found[-1]:.1f} ms"
+    ordered = sorted(values)
+    p50, p99, p999 = (ordered[int(len(ordered) * share)] for share in (0.5, 0.99, 0.999))
+    return f"p50 {p50:.1f}, p99 {p99:.1f}, p99.9 {p999:.1f}, most {ordered[-1]:.1f} ms"
 
 
 def open_window(theme: str, folder: Path, recovery: Recovery) -> EditorWindow:
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--interval-ms", type=int, default=120)
     parser.add_argument("--theme", default="dark")
     parser.add_argument("--causes", action="store_true")
-    given = parser.parse_args()
+    options = parser.parse_args()
     application = QApplication([])
     with tempfile.TemporaryDirectory() as folder:
         text = PASSAGE.read_text(encoding="utf-8")
@@ -151,10 +151,10 @@ def main() -> None:
         file.write_text(text[:at], encoding="utf-8")
         recovery = Recovery(Path(folder))
         collect_here(application)
-        window = open_window(given.theme, Path(folder), recovery)
+        window = open_window(options.theme, Path(folder), recovery)
         run_for(_REST_MS)  # what a new window does first
-        pulse = Pulse(given.causes)
-        window.follow(replace(window.settings, bundle=str(given.bundle.absolute())))
+        pulse = Pulse(options.causes)
+        window.follow(replace(window.settings, bundle=str(options.bundle.absolute())))
         while window.suggester.completer is None:
             run_for(20)
         print(f"while a model is loaded, {pulse.report()}")
@@ -164,12 +164,12 @@ def main() -> None:
         assert edit is not None
         edit.moveCursor(edit.textCursor().MoveOperation.End)
         run_for(_REST_MS)
-        pulse, keys_ms = Pulse(given.causes), []
-        for key in text[at : at + given.keys]:
+        pulse, keys_ms = Pulse(options.causes), []
+        for key in text[at : at + options.keys]:
             started_s = time.perf_counter()
             edit.insertPlainText(key) if key == "\n" else QTest.keyClick(edit, key)
             keys_ms.append(1000 * (time.perf_counter() - started_s))
-            run_for(given.interval_ms)
+            run_for(options.interval_ms)
         print(f"a key: {summary(keys_ms)}")
         print(f"while it is typed, {pulse.report()}")
         pulse.end()

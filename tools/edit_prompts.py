@@ -70,10 +70,10 @@ def comparison(code: str, body: ast.FunctionDef, rng: random.Random) -> str | No
         and len(node.ops) == 1
         and type(node.ops[0]) in _COMPARISONS
     }
-    found = sorted(text for text in signs if "\n" not in text and code.count(text) == 1)
-    if not found:
+    lines = sorted(text for text in signs if "\n" not in text and code.count(text) == 1)
+    if not lines:
         return None
-    text = rng.choice(found)
+    text = rng.choice(lines)
     old, new = signs[text]
     return f"in the comparison `{text}` use `{new}` instead of `{old}`"
 
@@ -139,15 +139,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("output", type=Path, help="JSONL to write")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
-    lines = given.source.read_text(encoding="utf-8").split("\n")
+    options = parser.parse_args(arguments)
+    lines = options.source.read_text(encoding="utf-8").split("\n")
     try:
         tasks = [json.loads(line) for line in lines if line.strip()]
-        prompts = make_prompts(tasks, given.count, given.seed)
+        prompts = make_prompts(tasks, options.count, options.seed)
     except (ValueError, KeyError) as error:
-        sys.exit(f"error: {given.source}: {error}")
+        sys.exit(f"error: {options.source}: {error}")
     text = "".join(json.dumps(prompt, ensure_ascii=False) + "\n" for prompt in prompts)
-    given.output.write_text(text, encoding="utf-8")
+    options.output.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -213,7 +213,7 @@ def measure(bundle: Path, n: int, rules: Sequence[str], threads: int | None) -> 
     rng = random.Random(1)
     problems = [problem(rng) for _ in range(n)]
     with load(bundle, EngineOptions(threads=threads)) as engine:
-        found: dict[str, list[Any]] = {rule: [] for rule in rules}
+        rows: dict[str, list[Any]] = {rule: [] for rule in rules}
         times: dict[str, list[float]] = {rule: [] for rule in rules}
         for question, _ in problems:
             for rule in rules:  # in turn, so that the machine is the same for all
@@ -222,26 +222,26 @@ def measure(bundle: Path, n: int, rules: Sequence[str], threads: int | None) -> 
                     question, max_new_tokens=N_NEW, unmask=UnmaskConfig.parse(rule), ignore_eos=True
                 )
                 times[rule].append(1000 * (time.perf_counter() - started_s))
-                found[rule].append(result)
+                rows[rule].append(result)
     print("| rule | right | same text | passes | rows | time (ms) |\n|---|---|---|---|---|---|")
-    for line in table(problems, found, times):
+    for line in table(problems, rows, times):
         print(line)
 
 
 def table(
     problems: Sequence[tuple[str, Sequence[str]]],
-    found: dict[str, list[Any]],
+    by_rule: dict[str, list[Any]],
     times: dict[str, list[float]],
 ) -> Iterator[str]:
     """Yields a row for each rule; texts and times are compared with those of the first."""
-    plain = next(iter(found))
-    for rule, results in found.items():
+    plain = next(iter(by_rule))
+    for rule, results in by_rule.items():
         n = len(results)
         n_right = sum(
             result.text in right for (_, right), result in zip(problems, results, strict=True)
         )
         same = sum(
-            result.text == other.text for result, other in zip(results, found[plain], strict=True)
+            result.text == other.text for result, other in zip(results, by_rule[plain], strict=True)
         )
         passes = statistics.mean(result.stats.n_passes for result in results)
         rows = statistics.mean(result.switch["n_rows"] for result in results)
@@ -268,14 +268,14 @@ def main() -> None:
     measuring.add_argument("--problems", type=int, default=200)
     measuring.add_argument("--threads", type=int)
     measuring.add_argument("--rules", nargs="+", default=RULES)
-    given = parser.parse_args()
-    if given.verb == "train":
-        train(given.folder, given.minutes, given.seed)
-    elif given.verb == "untrained":
+    options = parser.parse_args()
+    if options.verb == "train":
+        train(options.folder, options.minutes, options.seed)
+    elif options.verb == "untrained":
         sizes = {**SIZES, **LARGE}
-        write(make_model(sizes), given.folder, sizes)
+        write(make_model(sizes), options.folder, sizes)
     else:
-        measure(given.bundle, given.problems, given.rules, given.threads)
+        measure(options.bundle, options.problems, options.rules, options.threads)
 
 
 if __name__ == "__main__":

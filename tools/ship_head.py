@@ -52,9 +52,9 @@ def main() -> None:
     parser.add_argument("name", help="of the model in the catalogue")
     parser.add_argument("bundle", type=Path, help="of the model")
     parser.add_argument("head", type=Path, help="file that `train head --head-file` wrote")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        ship(given.name, given.bundle, given.head)
+        ship(options.name, options.bundle, options.head)
     except EdgedecError as error:
         sys.exit(f"error: {error}")
 

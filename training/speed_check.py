@@ -70,11 +70,11 @@ class Speeds:
         n, after = len(self.after), f"{median(self.after):.1f} tokens/s"
         before, plain = f"{median(self.before):.1f}", f"{median(self.plain):.1f}"
         if self.outcome == "faster":
-            found = f"{self.ratio:.2f} times as fast as before"
+            verdict = f"{self.ratio:.2f} times as fast as before"
         elif self.outcome == "slower":
-            found = f"slower, {self.ratio:.2f} times the speed of before"
+            verdict = f"slower, {self.ratio:.2f} times the speed of before"
         else:
-            found = f"no clear difference, {self.ratio:.2f} times the speed of before"
+            verdict = f"no clear difference, {self.ratio:.2f} times the speed of before"
         advice = ""
         if self.outcome != "faster":
             advice = (
@@ -82,7 +82,7 @@ class Speeds:
                 "that you have the model write"
             )
         return (
-            f"verdict on {n} pieces of other texts: {found} ({after}, before {before}, without any "
+            f"verdict on {n} pieces of other texts: {verdict} ({after}, before {before}, without any "
             f"drafts {plain}){advice}"
         )
 
@@ -100,21 +100,21 @@ def measured_speeds(
     piece, one after the other, and take turns in going first.
     """
     prompts = _prompts(texts)
-    found: list[tuple[float, float, float]] = []
+    speeds: list[tuple[float, float, float]] = []
     end_s = time.monotonic() + _BUDGET_S
     with ExitStack() as stack:
         options = EngineOptions(threads=threads)
         new, old = (stack.enter_context(load(path, options)) for path in (after, before))
         for i, tokens in enumerate(prompts):
-            if is_over() or (found and time.monotonic() > end_s):
+            if is_over() or (speeds and time.monotonic() > end_s):
                 break
-            asked = [(new, "auto"), (old, "auto"), (old, "plain")]
-            order = asked if i % 2 else asked[::-1]
+            pairs = [(new, "auto"), (old, "auto"), (old, "plain")]
+            order = pairs if i % 2 else pairs[::-1]
             rates = {(engine is new, name): _rate(engine, name, tokens) for engine, name in order}
             row = rates[True, "auto"], rates[False, "auto"], rates[False, "plain"]
             if i and all(row):  # the first piece teaches `auto` what passes cost
-                found.append((row[0], row[1], row[2]))
-    return Speeds(*zip(*found, strict=True)) if len(found) >= _FEWEST else None
+                speeds.append((row[0], row[1], row[2]))
+    return Speeds(*zip(*speeds, strict=True)) if len(speeds) >= _FEWEST else None
 
 
 def _prompts(texts: Sequence[TextFeatures]) -> list[list[int]]:

@@ -35,7 +35,7 @@ class Trigger(StrEnum):
 
     TYPING = "typing"
     MOVING = "moving"
-    ASKED = "asked"
+    ON_REQUEST = "asked"
 
 
 class AutocompleteEdit(QPlainTextEdit):
@@ -182,7 +182,7 @@ class AutocompleteEdit(QPlainTextEdit):
                 else:
                     self._ask()
                 return
-        if self.trigger != Trigger.ASKED:
+        if self.trigger != Trigger.ON_REQUEST:
             self._ask_soon()
         else:
             self._suggester.pause()

@@ -148,24 +148,24 @@ def _shared_tokens(
     passes: PassOptions, prompts: PromptOptions
 ) -> tuple[PassOptions, PromptOptions]:
     """Returns the options with -n where it belongs: with --prompts it is one number of tokens."""
-    given = passes.new_tokens
-    if not prompts.prompts or given is None or prompts.max_new_tokens is not None:
+    new_tokens = passes.new_tokens
+    if not prompts.prompts or new_tokens is None or prompts.max_new_tokens is not None:
         return passes, prompts
-    if not given.isdecimal() or int(given) < 2:
-        raise ConfigError(f"-n is {given}, expected one number of at least 2 with --prompts")
-    return replace(passes, new_tokens=None), replace(prompts, max_new_tokens=int(given))
+    if not new_tokens.isdecimal() or int(new_tokens) < 2:
+        raise ConfigError(f"-n is {new_tokens}, expected one number of at least 2 with --prompts")
+    return replace(passes, new_tokens=None), replace(prompts, max_new_tokens=int(new_tokens))
 
 
 def _check_options(
     passes: PassOptions, prompts: PromptOptions, first: TtftOptions, keys: TypingOptions
 ) -> None:
     """Raises a ConfigError if an option was given that another measurement has."""
-    asked = {
+    is_chosen = {
         "typing": keys.typing is not None,
         "ttft": first.ttft is not None,
         "prompts": bool(prompts.prompts),
     }
-    chosen = next((name for name, is_asked in asked.items() if is_asked), None)
+    chosen = next((name for name, is_asked in is_chosen.items() if is_asked), None)
     groups: dict[str | None, _Options] = {
         "typing": keys,
         "ttft": first,
@@ -226,8 +226,8 @@ def run_bench(
         own_spec = {
             **spec, "path": str(bundle), "provider": plan.provider, "device": plan.device,
         }  # fmt: skip
-        own = stack.enter_context(Worker(EDGEDEC, sys.executable, own_spec))
-        workers = [own]
+        ours = stack.enter_context(Worker(EDGEDEC, sys.executable, own_spec))
+        workers = [ours]
         for i, runtime in enumerate(rivals.runtimes):
             bars.report("load", 1 + i, 1 + len(rivals.modes))
             workers += map(stack.enter_context, rivals.start(runtime, spec, missing))

@@ -138,7 +138,7 @@ def read_buffer_bytes() -> int:
     """
     total, available = memory_bytes()
     roomy = (available or total) // 8
-    last = max((found.size_bytes for found in last_caches()), default=0)
+    last = max((cache.size_bytes for cache in last_caches()), default=0)
     return max(1 << 24, min(max(_MIN_BUFFER_BYTES, 8 * last), roomy)) // 4096 * 4096
 
 
@@ -158,6 +158,6 @@ def make_tests(
         *(("tg", n) for n in new_tokens),
         *(("verify", n) for n in rows),
     ]
-    found = [Test(kind, n, depth) for depth in depths for kind, n in sizes if n]
-    return found + [Test("tg", n, 0, several) for n in new_tokens if n
+    tests = [Test(kind, n, depth) for depth in depths for kind, n in sizes if n]
+    return tests + [Test("tg", n, 0, several) for n in new_tokens if n
                     for several in texts if several > 1]  # fmt: skip

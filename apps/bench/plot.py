@@ -109,7 +109,7 @@ def _draw_costs(axes: Axes, document: dict[str, Any], work: Work | None) -> None
         least = [bound(work, Test("verify", m), limits[READ], limits[MULTIPLY]) for m in ms]
         axes.plot(
             ms,
-            [one.seconds / least[0].seconds for one in least],
+            [cost.seconds / least[0].seconds for cost in least],
             "--",
             color=_LIMIT_COLOUR,
             label="the machine's limit",

@@ -22,9 +22,9 @@ import typer
 
 from edgedec.apps.bench.output import Printing
 from edgedec.apps.bench.prompts_jobs import (
-    Asked,
     Contestant,
     Method,
+    OutputOptions,
     Peer,
     Run,
     parse_methods,
@@ -110,9 +110,11 @@ class PromptOptions:
     overlap: Overlap = "auto"
 
     @property
-    def asked(self) -> Asked:
+    def output_options(self) -> OutputOptions:
         """How outputs are to be generated."""
-        return Asked(SamplingConfig(temperature=self.temperature), self.seed, self.ignore_eos)
+        return OutputOptions(
+            SamplingConfig(temperature=self.temperature), self.seed, self.ignore_eos
+        )
 
 
 def bench_prompts(
@@ -207,7 +209,7 @@ def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[FilePromp
         for i, name in enumerate(names):
             bars.report("load", i, n_loads)
             engine = stack.enter_context(setup.load(context))
-            contestants.append(Method(name, engine, options.asked))
+            contestants.append(Method(name, engine, options.output_options))
         spec = {"threads": setup.plan.n_threads, "context": context, "ids": ids[0]}
         peers: list[Peer] = []
         for i, runtime in enumerate(setup.rivals.runtimes):
@@ -239,7 +241,7 @@ def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[FilePromp
             },
             prompts=list(prompts),
             n_prompt_tokens=[len(tokens) for tokens in ids],
-            contestants=[one.facts for one in [*contestants, *peers]],
+            contestants=[contestant.facts for contestant in [*contestants, *peers]],
             rounds=walk.rounds,
             missing=missing,
             ended_by=ended_by,
@@ -298,30 +300,30 @@ class _Walk:
 
     def _warm_up(self, prediction: str) -> None:
         """Touches everything once, so that whatever is missing comes to light before measuring."""
-        for i, one in enumerate(self.contestants):
+        for i, contestant in enumerate(self.contestants):
             self.report("warm-up", i, len(self.contestants))
-            one.run(self.ids[0], min(_WARMUP_TOKENS, self.setup.n_tokens), prediction)
+            contestant.run(self.ids[0], min(_WARMUP_TOKENS, self.setup.n_tokens), prediction)
 
     def _forget(self) -> None:
-        for one in self.contestants:
-            one.forget()
+        for contestant in self.contestants:
+            contestant.forget()
 
     def _round(self, i_prompt: int, repetition: int, prediction: str) -> Round:
         """Returns what all contestants made of a prompt."""
         runs: dict[str, Run] = {}
         windows = []
-        for one in in_turn(self.contestants, i_prompt, repetition):
+        for contestant in in_turn(self.contestants, i_prompt, repetition):
             if self.setup.plan.settle_s:
                 time.sleep(self.setup.plan.settle_s)
             n_tokens = self.setup.n_tokens
-            if isinstance(one, Peer):
+            if isinstance(contestant, Peer):
                 n_tokens = self.lengths[i_prompt]
             watch = Watch(time.perf_counter)
             watch.start()
-            run = one.run(self.ids[i_prompt], n_tokens, prediction)
+            run = contestant.run(self.ids[i_prompt], n_tokens, prediction)
             if run is None:
                 continue
-            runs[one.name] = run
+            runs[contestant.name] = run
             self.lengths.setdefault(i_prompt, len(run.token_ids))
             window = watch.stop(self.setup.plan.n_threads, run.own_cpu_s)
             if window is not None:
@@ -338,9 +340,9 @@ def in_turn(contestants: Sequence[Contestant], i_prompt: int, repetition: int) -
     return list(reversed(contestants)) if is_reversed else list(contestants)
 
 
-def _line(prompt: FilePrompt, found: Round) -> str:
+def _line(prompt: FilePrompt, results: Round) -> str:
     """Returns how fast everybody was, for a person who waits."""
-    speeds = {name: run.tokens_per_s for name, run in found.runs.items()}
+    speeds = {name: run.tokens_per_s for name, run in results.runs.items()}
     speeds_shown = [f"{name} {speed:.1f}" for name, speed in speeds.items() if speed is not None]
     return f"{prompt.name}: " + (
         ", ".join(speeds_shown) + " tokens/s" if speeds_shown else "a single token"

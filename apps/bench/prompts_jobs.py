@@ -43,7 +43,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Asked:
+class OutputOptions:
     """How methods are to generate: the same for all of them."""
 
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
@@ -88,11 +88,11 @@ class Method:
     """
 
     def __init__(
-        self, name: str, engine: Engine, asked: Asked, keeps_prompts: bool = False
+        self, name: str, engine: Engine, request: OutputOptions, keeps_prompts: bool = False
     ) -> None:
         self.name = name
         self._engine = engine
-        self._asked = asked
+        self._output_options = request
         self._keeps_prompts = keeps_prompts
         self._is_lossless: bool | str | None = None
 
@@ -109,7 +109,7 @@ class Method:
         """Returns an output of at most ``n_tokens``."""
         if not self._keeps_prompts:
             self._engine.forget_prompts()
-        request = self._asked.request(self.name, n_tokens, prediction)
+        request = self._output_options.request(self.name, n_tokens, prediction)
         started_s = time.process_time()
         result = self._engine.generate(list(ids), request)
         self._is_lossless = result.lossless

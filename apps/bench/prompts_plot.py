@@ -68,17 +68,17 @@ def _draw_contestant(
     width = _GROUP_WIDTH / n_names
     colour = COLOURS[index % len(COLOURS)]
     centres = np.arange(len(groups)) + (index - (n_names - 1) / 2) * width
-    found = [group.get(name, (None, [])) for group in groups.values()]
+    bars = [group.get(name, (None, [])) for group in groups.values()]
     axes.bar(
         centres,
-        [mean or 0.0 for mean, _ in found],
+        [mean or 0.0 for mean, _ in bars],
         0.9 * width,
         color=colour,
         alpha=0.55,
         label=name,
     )
     noisy: list[tuple[float, float]] = []
-    for centre, (_, dots) in zip(centres, found, strict=True):
+    for centre, (_, dots) in zip(centres, bars, strict=True):
         spread = np.linspace(-0.3, 0.3, len(dots)) if len(dots) > 1 else np.zeros(len(dots))
         xs = centre + width * spread
         axes.plot(xs, [speedup for speedup, _ in dots], "o", color=colour, ms=_DOT)

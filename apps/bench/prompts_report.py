@@ -82,23 +82,25 @@ def make_document(outcome: Outcome) -> dict[str, Any]:
 
 def _rows(outcome: Outcome) -> Iterator[Row]:
     """Yields the rows: all prompts together, then each category, then each prompt."""
-    found = _prompt_rows(outcome)
-    categories = dict.fromkeys(row["category"] for row in found)
+    of_prompts = _prompt_rows(outcome)
+    categories = dict.fromkeys(row["category"] for row in of_prompts)
     names = [facts["name"] for facts in outcome.contestants]
     for level, values in (("all", [None]), ("category", list(categories))):
         for value in values:
             for name in names:
-                rows = [r for r in found if r["name"] == name and value in (None, r["category"])]
+                rows = [
+                    r for r in of_prompts if r["name"] == name and value in (None, r["category"])
+                ]
                 if rows:
                     yield summary_row(level, rows)
-    yield from found
+    yield from of_prompts
 
 
 def _prompt_rows(outcome: Outcome) -> list[Row]:
     peers = [facts["name"] for facts in outcome.contestants if facts["runtime"] != "edgedec"]
     rows: list[Row] = []
     for i, prompt in enumerate(outcome.prompts):
-        rounds = [one for one in outcome.rounds if one.i_prompt == i]
+        rounds = [round_ for round_ in outcome.rounds if round_.i_prompt == i]
         share = lost_share(rounds)
         for facts in outcome.contestants if rounds else ():
             row = prompt_row(facts["name"], prompt, rounds, peers)
@@ -213,8 +215,8 @@ def _drafter_table(drafters: dict[str, dict[str, Any]]) -> str:
                 str(counts["n_accepted"]),
                 f"{counts['acceptance_rate']:.0%}",
             ]
-            for name, found in drafters.items()
-            for drafter, counts in found.items()
+            for name, counts_of in drafters.items()
+            for drafter, counts in counts_of.items()
         ],
     )
 
@@ -262,7 +264,7 @@ def _facts(document: dict[str, Any]) -> str:
 def _contestant_fact(facts: dict[str, Any]) -> str:
     if facts["runtime"] == "edgedec":
         known = {True: "lossless", False: "approximate", None: "never ran"}
-        found = facts["lossless"]
-        return f"{facts['name']}: edgedec, {known.get(found, f'lossless {found}')}"
+        lossless = facts["lossless"]
+        return f"{facts['name']}: edgedec, {known.get(lossless, f'lossless {lossless}')}"
     parts = [facts["through"], facts.get("format"), facts.get("options"), facts.get("mode")]
     return f"{facts['name']}: " + ", ".join(part for part in parts if part)

@@ -41,7 +41,7 @@ class Round:
 
 def lost_share(rounds: Iterable[Round]) -> float | None:
     """Returns the CPU time others took, as a share; None where the system does not tell."""
-    windows = [window for one in rounds for window in one.windows]
+    windows = [window for round_ in rounds for window in round_.windows]
     return reduce(add, windows).lost_share if windows else None
 
 
@@ -49,7 +49,7 @@ def prompt_row(
     name: str, prompt: FilePrompt, rounds: Sequence[Round], peers: Sequence[str]
 ) -> Row | None:
     """Returns what ``name`` made of ``prompt`` in ``rounds``; None if it never ran."""
-    runs = [one.runs[name] for one in rounds if name in one.runs]
+    runs = [round_.runs[name] for round_ in rounds if name in round_.runs]
     if not runs:
         return None
     expected = rounds[0].runs[PLAIN].token_ids
@@ -63,12 +63,12 @@ def prompt_row(
         "tokens_per_s": _median(run.tokens_per_s for run in runs),
         "first_ms": 1000 * statistics.median(run.first_s for run in runs),
         "total_ms": 1000 * statistics.median(run.total_s for run in runs),
-        "speedup": _median(one.ratio(name, PLAIN, _decode_rate) for one in rounds),
-        "request_speedup": _median(one.ratio(name, PLAIN, _request_rate) for one in rounds),
+        "speedup": _median(round_.ratio(name, PLAIN, _decode_rate) for round_ in rounds),
+        "request_speedup": _median(round_.ratio(name, PLAIN, _request_rate) for round_ in rounds),
         "fastest_peer": fastest,
         "over_fastest_peer": None
         if fastest is None
-        else _median(one.ratio(name, fastest, _decode_rate) for one in rounds),
+        else _median(round_.ratio(name, fastest, _decode_rate) for round_ in rounds),
         "n_identical": int(all(run.token_ids == expected for run in runs)),
         **_drafting(stats),
     }
@@ -77,13 +77,13 @@ def prompt_row(
 def summary_row(level: str, rows: Sequence[Row]) -> Row:
     """Returns the rows of one contestant on several prompts as one row."""
     row = _empty_row(level, rows[0]["name"], rows[0]["category"] if level == "category" else None)
-    timed = [one for one in rows if one["speedup"] is not None]
-    worst = min(timed, key=lambda one: float(one["speedup"]), default=None)
+    timed = [row for row in rows if row["speedup"] is not None]
+    worst = min(timed, key=lambda row: float(row["speedup"]), default=None)
     means = ("tokens_per_s", "speedup", "request_speedup", "over_fastest_peer")
     sums = ("n_prompts", "n_new_tokens", "n_identical", *_COUNTERS)
-    row |= {key: _geometric_mean(one[key] for one in rows) for key in means}
+    row |= {key: _geometric_mean(row[key] for row in rows) for key in means}
     for key in sums:
-        known = [one[key] for one in rows if one[key] is not None]
+        known = [row[key] for row in rows if row[key] is not None]
         row[key] = sum(known) if known else None
     if worst is not None:
         row |= {"worst_speedup": worst["speedup"], "worst_prompt": worst["prompt"]}
@@ -94,7 +94,7 @@ def fastest_peer(rounds: Sequence[Round], peers: Sequence[str]) -> str | None:
     """Returns the peer with the highest median speed."""
     speeds: dict[str, float] = {}
     for name in peers:
-        rates = (one.runs[name].tokens_per_s for one in rounds if name in one.runs)
+        rates = (round_.runs[name].tokens_per_s for round_ in rounds if name in round_.runs)
         if (speed := _median(rates)) is not None:
             speeds[name] = speed
     return max(speeds, key=lambda name: speeds[name]) if speeds else None
@@ -103,13 +103,15 @@ def fastest_peer(rounds: Sequence[Round], peers: Sequence[str]) -> str | None:
 def drafter_counts(rounds: Iterable[Round]) -> dict[str, dict[str, Any]]:
     """Returns method -> drafter -> counts of all rounds."""
     parts: dict[str, dict[str, list[DraftCounts]]] = {}
-    for one in rounds:
-        for name, run in one.runs.items():
+    for round_ in rounds:
+        for name, run in round_.runs.items():
             for drafter, counts in (run.stats.by_drafter() if run.stats else {}).items():
                 parts.setdefault(name, {}).setdefault(drafter, []).append(counts)
     return {
-        name: {drafter: DraftCounts.total(counts).to_dict() for drafter, counts in found.items()}
-        for name, found in parts.items()
+        name: {
+            drafter: DraftCounts.total(counts).to_dict() for drafter, counts in counts_of.items()
+        }
+        for name, counts_of in parts.items()
     }
 
 
@@ -129,7 +131,7 @@ def _empty_row(level: str, name: str, category: str | None) -> Row:
 def _drafting(stats: Sequence[DecodeStats]) -> Row:
     if not stats:
         return {}
-    counts: Row = {key: sum(getattr(one, key) for one in stats) for key in _COUNTERS}
+    counts: Row = {key: sum(getattr(stat, key) for stat in stats) for key in _COUNTERS}
     return counts | _rates(counts)
 
 

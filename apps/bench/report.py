@@ -86,16 +86,16 @@ def make_document(outcome: Outcome) -> dict[str, Any]:
 
 
 def _rows(outcome: Outcome, work: Work | None, read_gb_s: float, int8_gmac_s: float) -> list[Row]:
-    found = outcome.measurement.series
+    all_series = outcome.measurement.series
     noisy = outcome.measurement.noisy()
     rows: list[Row] = []
     for test in outcome.tests:
         for runtime in outcome.loaded:
-            series = found.get(job_name(runtime, test))
+            series = all_series.get(job_name(runtime, test))
             if series is None:
                 continue
             row = _row(runtime, test, series)
-            first = found.get(job_name(runtime, Test("verify", 1, test.depth)))
+            first = all_series.get(job_name(runtime, Test("verify", 1, test.depth)))
             if test.kind == "verify" and first is not None:
                 row["ratio"] = series.summary.median / first.summary.median
             if work is not None and runtime == "edgedec":

@@ -61,22 +61,22 @@ def measured_prompts(outcome: PromptsOutcome) -> Measured:
     bound = outcome.plan.bounds.lost_share
     quantities = []
     for i, prompt in enumerate(outcome.prompts):
-        rounds = [one for one in outcome.rounds if one.i_prompt == i]
+        rounds = [round_ for round_ in outcome.rounds if round_.i_prompt == i]
         share = lost_share(rounds)
         for name in [facts["name"] for facts in outcome.contestants]:
-            speeds = [one.runs[name].tokens_per_s for one in rounds if name in one.runs]
+            speeds = [round_.runs[name].tokens_per_s for round_ in rounds if name in round_.runs]
             known = tuple(speed for speed in speeds if speed is not None)
             if known and len(known) == len(rounds):
                 is_noisy = share is not None and share > bound
                 quantities.append(Quantity(name, prompt.name, "tokens/s", False, known, is_noisy))
     settings = outcome.settings
-    asked = ("max_new_tokens", "template", "ignore_eos", "temperature", "seed", "learning")
+    names = ("max_new_tokens", "template", "ignore_eos", "temperature", "seed", "learning")
     return Measured(
         kind="prompts",
         threads=outcome.plan.n_threads,
         workload={
             "texts_sha256": texts_sha256([prompt.text for prompt in outcome.prompts]),
-            **{key: settings[key] for key in asked},
+            **{key: settings[key] for key in names},
         },
         quantities=quantities,
         build=build_facts(),
@@ -86,7 +86,7 @@ def measured_prompts(outcome: PromptsOutcome) -> Measured:
 
 
 def measured_typing(
-    found: Mapping[str, Sequence[Typed]],
+    passages: Mapping[str, Sequence[Typed]],
     n_threads: int,
     workload: Mapping[str, Scalar],
     lost_share: float | None,
@@ -96,7 +96,7 @@ def measured_typing(
     found: method -> what came of each file. lost_share: CPU time that others took.
     """
     quantities = []
-    for method, typed in found.items():
+    for method, typed in passages.items():
         per_file = {
             ("keys saved", "share", False): [1 - t.n_keys / t.n_characters for t in typed],
             ("CPU time of 1,000 characters", "ms", True): [

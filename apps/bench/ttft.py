@@ -94,12 +94,12 @@ class TtftJob:
         return Sample(time.perf_counter() - started_s, time.process_time() - cpu_s, result=result)
 
 
-def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing) -> None:
+def bench_ttft(bundle: Path, ttft_options: TtftOptions, plan: Plan, printing: Printing) -> None:
     """Measures first tokens and prints what was found."""
     manifest = read_manifest(bundle)
     manifest.check_writes()
-    text, maps = _checked(asked, printing, manifest)
-    lengths, n_new = parse_counts(asked.ttft, "", "--ttft"), asked.answer_tokens or 64
+    text, maps = _checked(ttft_options, printing, manifest)
+    lengths, n_new = parse_counts(ttft_options.ttft, "", "--ttft"), ttft_options.answer_tokens or 64
     context = max(lengths) + n_new
     loading = EngineOptions(
         threads=plan.n_threads,
@@ -142,14 +142,14 @@ def bench_ttft(bundle: Path, asked: TtftOptions, plan: Plan, printing: Printing)
 
 
 def _checked(
-    asked: TtftOptions, printing: Printing, manifest: BundleManifest
+    ttft_options: TtftOptions, printing: Printing, manifest: BundleManifest
 ) -> tuple[Path, KVMapsEntry]:
     """Returns the text that prompts are from, and the KV maps that are measured.
 
     Raises:
         ConfigError: One of them is missing, or an option does not go with them.
     """
-    if asked.text is None:
+    if ttft_options.text is None:
         raise ConfigError("--ttft needs a text to cut prompts from: --text FILE")
     if printing.plot is not None:
         raise ConfigError("--plot does not work with --ttft: leave one out")
@@ -157,20 +157,20 @@ def _checked(
     if maps is None:
         raise ConfigError("--ttft compares with KV maps, which this bundle lacks: fit them with "
                           "`edgedec train kv`")  # fmt: skip
-    return asked.text, maps
+    return ttft_options.text, maps
 
 
 def _times(jobs: Sequence[TtftJob], measurement: Measurement) -> dict[int, dict[str, list[float]]]:
     """Returns length -> what came -> milliseconds until then, of each repetition."""
-    found: dict[int, dict[str, list[float]]] = {}
+    times: dict[int, dict[str, list[float]]] = {}
     for exact, other in zip(jobs[::2], jobs[1::2], strict=True):
         results = _results(other, measurement)
-        found[exact.n] = {
+        times[exact.n] = {
             EXACT: [result.ttft_ms for result in _results(exact, measurement)],
             "provisional": [result.provisional_ms for result in results],
             "confirmed": [result.ttft_ms for result in results],
         }
-    return found
+    return times
 
 
 def _relative_flops(maps: KVMapsEntry, manifest: BundleManifest) -> float:

@@ -64,14 +64,14 @@ class TypingOptions:
 
 
 def bench_typing(
-    bundle: Path, asked: TypingOptions, plan: Plan, rivals: Rivals, printing: Printing
+    bundle: Path, typing_options: TypingOptions, plan: Plan, rivals: Rivals, printing: Printing
 ) -> None:
     """Types passages of files, in turn under each method, and prints what that came to."""
     draw = find_plotter("bench.typing_plot", printing.plot)
     manifest = read_manifest(bundle)
     manifest.check_writes()
-    passages = read_passages(asked.typing or [], asked.typed_keys or N_KEYS)
-    configs = _configs(asked)
+    passages = read_passages(typing_options.typing or [], typing_options.typed_keys or N_KEYS)
+    configs = _configs(typing_options)
     least = configs[0].min_probability
     context = min(manifest.target.context, configs[0].n_before + configs[0].n_after + 512)
     loading = EngineOptions(
@@ -84,7 +84,7 @@ def bench_typing(
             headless = load(bundle, replace(loading, head=False))
             others["edgedec without the head"] = stack.enter_context(headless)
         watch = RunWatch(plan.n_threads)
-        found = _type_all(engine, configs, passages)
+        typed_by = _type_all(engine, configs, passages)
         noise = watch.noise()
         against, missing = _against(engine, configs[0], passages, rivals, plan.n_threads, others)
     document = {
@@ -100,13 +100,17 @@ def bench_typing(
         "against": against,
         "missing": missing,
         "latency": {
-            config.method: [list(zip(one.key_s, one.first_ms, strict=True)) for one in typed]
-            for config, typed in zip(configs, found, strict=True)
+            config.method: [
+                list(zip(passage.key_s, passage.first_ms, strict=True)) for passage in typed
+            ]
+            for config, typed in zip(configs, typed_by, strict=True)
         },
-        "rows": [_row(config.method, typed) for config, typed in zip(configs, found, strict=True)],
+        "rows": [
+            _row(config.method, typed) for config, typed in zip(configs, typed_by, strict=True)
+        ],
     }
     write_out(written(document, printing.output.value, lambda d: d["rows"], _markdown))
-    by_method = {config.method: typed for config, typed in zip(configs, found, strict=True)}
+    by_method = {config.method: typed for config, typed in zip(configs, typed_by, strict=True)}
     workload: dict[str, Scalar] = {
         "texts_sha256": texts_sha256([p.before + p.typed + p.behind for p in passages]),
         "min_probability": least,
@@ -119,12 +123,12 @@ def bench_typing(
         note(f"drew {printing.plot}")
 
 
-def _configs(asked: TypingOptions) -> list[AutocompleteConfig]:
+def _configs(typing_options: TypingOptions) -> list[AutocompleteConfig]:
     """Returns the settings that are compared, one for each method."""
     default = AutocompleteConfig()
-    chosen = asked.min_probability
+    chosen = typing_options.min_probability
     least = default.min_probability if chosen is None else chosen
-    methods = (asked.typing_methods or default.method).split(",")
+    methods = (typing_options.typing_methods or default.method).split(",")
     return [AutocompleteConfig(method=m, min_probability=least) for m in dict.fromkeys(methods)]
 
 
@@ -151,12 +155,12 @@ def _type_all(
     engine: Engine, configs: Sequence[AutocompleteConfig], passages: Sequence[Passage]
 ) -> list[list[Typed]]:
     """Returns what came of each passage, by method; passages are typed in turn under each."""
-    found: list[list[Typed]] = [[] for _ in configs]
+    typed_by: list[list[Typed]] = [[] for _ in configs]
     n_total = len(configs) * sum(len(passage.typed) for passage in passages)
     n_done = 0
     with ProgressBars(count_amount) as bars:
         for seed, passage in enumerate(passages):
-            for config, typed in zip(configs, found, strict=True):
+            for config, typed in zip(configs, typed_by, strict=True):
                 engine.forget_prompts()
 
                 def report(n: int, before: int = n_done) -> None:
@@ -164,7 +168,7 @@ def _type_all(
 
                 typed.append(type_passage(engine, config, passage, seed, report=report))
                 n_done += len(passage.typed)
-    return found
+    return typed_by
 
 
 def _row(method: str, typed: Sequence[Typed]) -> Row:

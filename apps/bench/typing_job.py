@@ -85,7 +85,7 @@ def type_passage(
         seed: Of the times between keys. wait: Lets one of them pass. Units: seconds.
         report: Called with the characters typed so far.
     """
-    found, screen, at = Typed(), _Screen(), 0
+    typed, screen, at = Typed(), _Screen(), 0
     times = key_times(len(passage.typed), seed)
     cpu_s, begun_s = time.process_time(), time.perf_counter()
     pressed_s = [0.0]
@@ -97,28 +97,28 @@ def type_passage(
             completer.update(document)
             wait(next(times))
             rest = passage.typed[at:]
-            at += _press(found, screen.text(n_updates), rest)
+            at += _press(typed, screen.text(n_updates), rest)
             report(at)
             if at == len(passage.typed):
                 break
-        found.counts = completer.counts
-    found.n_characters = at
-    found.first_ms = list(screen.first_ms.values())
-    found.key_s = [pressed_s[version] for version in screen.first_ms]
-    found.cpu_s = time.process_time() - cpu_s
-    return found
+        typed.counts = completer.counts
+    typed.n_characters = at
+    typed.first_ms = list(screen.first_ms.values())
+    typed.key_s = [pressed_s[version] for version in screen.first_ms]
+    typed.cpu_s = time.process_time() - cpu_s
+    return typed
 
 
-def _press(found: Typed, offered: str, rest: str) -> int:
+def _press(typed: Typed, offered: str, rest: str) -> int:
     """Presses the next key, one that takes the offer if it is right; returns what that writes."""
-    found.n_keys += 1
+    typed.n_keys += 1
     if offered:
         line = first_line(rest)
-        found.n_offers += 1
-        found.n_exact += offered == line
+        typed.n_offers += 1
+        typed.n_exact += offered == line
         same = SequenceMatcher(None, offered, line[: len(offered)], autojunk=False)
-        found.similarity.append(same.ratio())
+        typed.similarity.append(same.ratio())
     if is_taken(offered, rest):
-        found.n_taken += 1
+        typed.n_taken += 1
         return len(offered)
     return 1

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgedec.apps.bench.keystrokes import Passage
-from edgedec.apps.bench.prompts_jobs import Asked, Contestant, Method, Peer, Run
+from edgedec.apps.bench.prompts_jobs import Contestant, Method, OutputOptions, Peer, Run
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document
@@ -26,7 +26,7 @@ def requests_of(
     engine: Engine, config: AutocompleteConfig, passages: Sequence[Passage]
 ) -> list[list[int]]:
     """Returns the prompts that typing ``passages`` makes, a key at a time; none twice in a row."""
-    found: list[list[int]] = []
+    requests: list[list[int]] = []
     for passage in passages:
         layout = PromptLayout(engine, config)
         for at in range(len(passage.typed)):
@@ -34,9 +34,9 @@ def requests_of(
             document = Document(written + passage.behind, len(written), passage.name)
             window, _ = layout.split(layout.window(document))
             tokens = layout.prompt(window)
-            if tokens and found[-1:] != [tokens]:
-                found.append(tokens)
-    return found
+            if tokens and requests[-1:] != [tokens]:
+                requests.append(tokens)
+    return requests
 
 
 def compare(
@@ -59,8 +59,8 @@ def compare(
     missing: dict[str, str] = {}
     spec = {"threads": n_threads, "context": engine.context, "ids": list(requests[0][:16])}
     with ExitStack() as stack:
-        own = {
-            name: Method(config.method, loaded, Asked(ignore_eos=True), keeps_prompts=True)
+        methods = {
+            name: Method(config.method, loaded, OutputOptions(ignore_eos=True), keeps_prompts=True)
             for name, loaded in {"edgedec": engine, **others}.items()
         }
         workers = {
@@ -73,7 +73,7 @@ def compare(
             for mode in rivals.modes
             if mode.runtime.name in workers
         ]
-        contestants: list[Contestant] = [*own.values(), *peers]
+        contestants: list[Contestant] = [*methods.values(), *peers]
         runs: list[list[Run]] = [[] for _ in contestants]
         for i, ids in enumerate(requests):
             report(i)
@@ -81,17 +81,17 @@ def compare(
                 if (run := contestant.run(ids, N_TOKENS)) is not None:
                     done.append(run)
         missing |= {peer.name: peer.error for peer in peers if peer.error is not None}
-    names = [*own, *(peer.name for peer in peers)]
+    names = [*methods, *(peer.name for peer in peers)]
     rows = [_row(n, done, runs[0]) for n, done in zip(names, runs, strict=True)]
     return [row for row in rows if row["name"] not in missing], missing
 
 
-def _row(name: str, runs: Sequence[Run], own: Sequence[Run]) -> Row:
+def _row(name: str, runs: Sequence[Run], our_runs: Sequence[Run]) -> Row:
     first = [1000 * run.first_s for run in runs] or [float("nan")]
     whole = [1000 * run.total_s for run in runs] or [float("nan")]
-    same = [a.token_ids == b.token_ids for a, b in zip(runs, own, strict=False)]
-    own_p50 = np.median([1000 * run.first_s for run in own])
-    own_whole_p50 = np.median([1000 * run.total_s for run in own])
+    same = [a.token_ids == b.token_ids for a, b in zip(runs, our_runs, strict=False)]
+    own_p50 = np.median([1000 * run.first_s for run in our_runs])
+    own_whole_p50 = np.median([1000 * run.total_s for run in our_runs])
     return {
         "name": name,
         "n_requests": len(runs),

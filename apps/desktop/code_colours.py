@@ -90,18 +90,18 @@ class CodeColours(QObject):
     def _ranges(self, blocks: list[QTextBlock]) -> list[list[_Range]]:
         """Returns what is coloured in each of ``blocks``. Units: UTF-16."""
         assert self._lexer is not None
-        texts = [whole(one.text()) if one.length() < _LONGEST else "" for one in blocks]
-        found: list[list[_Range]] = [[] for _ in blocks]
+        texts = [whole(block.text()) if block.length() < _LONGEST else "" for block in blocks]
+        ranges: list[list[_Range]] = [[] for _ in blocks]
         row = column = 0
         for kind, text in self._lexer.get_tokens("\n".join(texts)):
             for i, part in enumerate(text.split("\n")):
                 if i:
                     row, column = row + 1, 0
                 n = n_units(part)
-                if n and row < len(found) and kind not in Text:
-                    found[row].append((column, n, self._format(kind)))
+                if n and row < len(ranges) and kind not in Text:
+                    ranges[row].append((column, n, self._format(kind)))
                 column += n
-        return found
+        return ranges
 
     def _format(self, kind: object) -> QTextCharFormat:
         if kind not in self._formats:

@@ -119,5 +119,5 @@ def _what_is_missing(error: ImportError) -> str:
 
         return libraries_remedy([library[1]])
     name = (error.name or "").partition(".")[0]
-    wanted = "PySide6" if name in ("", "shiboken6") else name
-    return f"{wanted}: {install_command('desktop')}"
+    package = "PySide6" if name in ("", "shiboken6") else name
+    return f"{package}: {install_command('desktop')}"

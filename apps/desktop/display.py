@@ -92,16 +92,16 @@ def missing_libraries() -> list[str]:
     if not platform:
         platform = "xcb" if os.environ.get("DISPLAY") else "wayland"
     spec = find_spec("PySide6")
-    folders = [Path(one) for one in (spec and spec.submodule_search_locations) or ()]
+    folders = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
     pattern = f"Qt/plugins/platforms/libq{platform}*.so"
-    found: set[str] = set()
+    libraries: set[str] = set()
     for plugin in (path for folder in folders for path in folder.glob(pattern)):
         try:
             seen = subprocess.run(["ldd", plugin], capture_output=True, text=True, check=False)
         except OSError:  # a system without ldd
             return []
-        found.update(_MISSING.findall(seen.stdout))
-    return sorted(found)
+        libraries.update(_MISSING.findall(seen.stdout))
+    return sorted(libraries)
 
 
 def libraries_remedy(names: Iterable[str]) -> str:

@@ -44,14 +44,14 @@ class FindBar(QWidget):
         super().__init__(parent)
         self._current, self._colour = current, colour
         self._marked: DocumentEdit | None = None
-        self.wanted, self.replacement = QLineEdit(), QLineEdit()
-        self.wanted.setPlaceholderText("Find")
+        self.pattern, self.replacement = QLineEdit(), QLineEdit()
+        self.pattern.setPlaceholderText("Find")
         self.replacement.setPlaceholderText("Replace by")
         self.has_case = QCheckBox("Match case")
         self.status = QLabel()
         layout = QHBoxLayout(self)
         layout.setContentsMargins(6, 2, 6, 2)
-        layout.addWidget(self.wanted, 1)
+        layout.addWidget(self.pattern, 1)
         layout.addWidget(_button("Next", self.find_next))
         layout.addWidget(_button("Previous", self.find_previous))
         layout.addWidget(self.has_case)
@@ -61,9 +61,9 @@ class FindBar(QWidget):
         layout.addWidget(self.status)
         self._counting = QTimer(self, singleShot=True, interval=_REST_MS)
         self._counting.timeout.connect(self.count)
-        self.wanted.textChanged.connect(self.count_soon)
+        self.pattern.textChanged.connect(self.count_soon)
         self.has_case.toggled.connect(self.count_soon)
-        self.wanted.returnPressed.connect(self.find_next)
+        self.pattern.returnPressed.connect(self.find_next)
         self.replacement.returnPressed.connect(self.replace)
 
     def begin(self) -> None:
@@ -71,10 +71,10 @@ class FindBar(QWidget):
         edit = self._current()
         selected = "" if edit is None else edit.textCursor().selectedText()
         if selected and "\u2029" not in selected:
-            self.wanted.setText(selected)
+            self.pattern.setText(selected)
         self.show()
-        self.wanted.setFocus()
-        self.wanted.selectAll()
+        self.pattern.setFocus()
+        self.pattern.selectAll()
         self.count()
 
     def count_soon(self) -> None:
@@ -92,7 +92,7 @@ class FindBar(QWidget):
             return
         places = self._places(edit.document()) if self.isVisible() else []
         edit.setExtraSelections([self._mark(place) for place in places])
-        self.status.setText(self._state(places, edit.textCursor()) if self.wanted.text() else "")
+        self.status.setText(self._state(places, edit.textCursor()) if self.pattern.text() else "")
 
     def forget(self, edit: DocumentEdit) -> None:
         """A document is closed."""
@@ -116,17 +116,17 @@ class FindBar(QWidget):
 
     def replace_all(self) -> None:
         """Replaces all that is looked for, in one step of undo, and shows how many."""
-        edit, wanted = self._current(), self.wanted.text()
-        if edit is None or not wanted:
+        edit, text = self._current(), self.pattern.text()
+        if edit is None or not text:
             return
         document, n = edit.document(), 0
         step = QTextCursor(document)
         step.beginEditBlock()
-        found = document.find(wanted, 0, self._flags)
-        while not found.isNull():
-            found.insertText(self.replacement.text())
+        match = document.find(text, 0, self._flags)
+        while not match.isNull():
+            match.insertText(self.replacement.text())
             n += 1
-            found = document.find(wanted, found, self._flags)
+            match = document.find(text, match, self._flags)
         step.endEditBlock()
         self.count()
         self.status.setText(f"{n:,} replaced")
@@ -150,32 +150,32 @@ class FindBar(QWidget):
         return _Flag.FindCaseSensitively if self.has_case.isChecked() else _Flag(0)
 
     def _is_wanted(self, text: str) -> bool:
-        wanted = self.wanted.text()
+        sought = self.pattern.text()
         if not self.has_case.isChecked():
-            text, wanted = text.casefold(), wanted.casefold()
-        return bool(wanted) and text == wanted
+            text, sought = text.casefold(), sought.casefold()
+        return bool(sought) and text == sought
 
     def _find(self, way: QTextDocument.FindFlag) -> bool:
-        edit, wanted = self._current(), self.wanted.text()
-        if edit is None or not wanted:
+        edit, text = self._current(), self.pattern.text()
+        if edit is None or not text:
             return False
         document, flags = edit.document(), self._flags | way
-        found = document.find(wanted, edit.textCursor(), flags)
-        if found.isNull():  # around the end
+        match = document.find(text, edit.textCursor(), flags)
+        if match.isNull():  # around the end
             end = document.characterCount() - 1 if way else 0
-            found = document.find(wanted, end, flags)
-        if not found.isNull():
-            edit.setTextCursor(found)
+            match = document.find(text, end, flags)
+        if not match.isNull():
+            edit.setTextCursor(match)
         self.count()
-        return not found.isNull()
+        return not match.isNull()
 
     def _places(self, document: QTextDocument) -> list[QTextCursor]:
         """Returns the places of what is looked for: one more than are shown if there are more."""
-        wanted, places = self.wanted.text(), list[QTextCursor]()
-        found = document.find(wanted, 0, self._flags) if wanted else QTextCursor()
-        while not found.isNull() and len(places) <= _MAX:
-            places.append(found)
-            found = document.find(wanted, found, self._flags)
+        text, places = self.pattern.text(), list[QTextCursor]()
+        match = document.find(text, 0, self._flags) if text else QTextCursor()
+        while not match.isNull() and len(places) <= _MAX:
+            places.append(match)
+            match = document.find(text, match, self._flags)
         return places
 
     def _mark(self, place: QTextCursor) -> QTextEdit.ExtraSelection:

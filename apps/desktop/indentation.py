@@ -56,7 +56,7 @@ def _blocks(cursor: QTextCursor) -> list[QTextBlock]:
     """Returns the lines of a selection; the last only if something of it is selected."""
     document, end = cursor.document(), cursor.selectionEnd()
     block = document.findBlock(cursor.selectionStart())
-    found = [block]
+    blocks = [block]
     while (block := block.next()).isValid() and block.position() < end:
-        found.append(block)
-    return found
+        blocks.append(block)
+    return blocks

@@ -74,13 +74,15 @@ def _table(title: str, keys: dict[str, str]) -> QGridLayout:
 
 def _of_menus(window: QMainWindow) -> dict[str, dict[str, str]]:
     """Returns the keys of a window's menus, by what they do."""
-    found = {}
+    keys_of_menus = {}
     for menu in window.menuBar().actions():
         actions = (item for item in window.findChildren(QAction) if item in _items(menu))
-        keys = {_plain(one): _key(one) for one in actions if not one.shortcut().isEmpty()}
+        keys = {
+            _plain(action): _key(action) for action in actions if not action.shortcut().isEmpty()
+        }
         if keys:
-            found[_plain(menu)] = keys
-    return found
+            keys_of_menus[_plain(menu)] = keys
+    return keys_of_menus
 
 
 def _items(menu: QAction) -> list[QAction]:

@@ -52,12 +52,12 @@ class ModelRow:
 def rows_of(table: Mapping[str, Any]) -> list[ModelRow]:
     """Returns the lines for the table that `edgedec models list --json` prints."""
     purposes = {Library.slug(model["name"]): model["for"] for model in table["models"]}
-    best = {Library.slug(one["name"]) for one in table["models"] if _is_suggested(one)}
+    best = {Library.slug(model["name"]) for model in table["models"] if _is_suggested(model)}
     ready = [_ready_row(bundle, purposes, best) for bundle in table["bundles"]]
     made = {Path(row.key).stem for row in ready}
-    rest = [one for one in table["models"] if Library.slug(one["name"]) not in made]
-    fitting = [_row(_FITTING, one) for one in rest if one.get("fits", True)]
-    large = [_row(_LARGE, one) for one in rest if not one.get("fits", True)]
+    rest = [model for model in table["models"] if Library.slug(model["name"]) not in made]
+    fitting = [_row(_FITTING, model) for model in rest if model.get("fits", True)]
+    large = [_row(_LARGE, model) for model in rest if not model.get("fits", True)]
     return [*ready, *sorted(fitting, key=lambda row: not row.is_suggested), *large]
 
 
@@ -100,8 +100,8 @@ class ModelList(QTreeWidget):
             if row.group not in groups:
                 groups[row.group] = self._add_group(row.group)
             self._add(groups[row.group], row, is_best=row is best)
-        for wanted in (key, best.key if best else ""):
-            if wanted and self.select(wanted):
+        for wanted_key in (key, best.key if best else ""):
+            if wanted_key and self.select(wanted_key):
                 return
 
     def select(self, key: str) -> bool:

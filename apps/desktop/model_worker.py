@@ -85,9 +85,9 @@ class Worker:
     def follow(self, source: dict[str, Any], typing: dict[str, Any], is_anew: bool) -> None:
         """Serves as settings say from some time on; ``is_anew``: even if the bundle is the same."""
         self._n_wanted += 1
-        wanted = Source(**{**source, "memory": TypingMemory(**source["memory"])})
+        new_source = Source(**{**source, "memory": TypingMemory(**source["memory"])})
         config = AutocompleteConfig(**typing)
-        self._work.put(partial(self._follow, self._n_wanted, wanted, config, is_anew))
+        self._work.put(partial(self._follow, self._n_wanted, new_source, config, is_anew))
 
     def update(self, number: int, document: dict[str, Any]) -> None:
         """A document changed, or its cursor moved."""
@@ -96,13 +96,13 @@ class Worker:
         except SessionError as error:
             self._tell("ended", number=number, reason=str(error))
 
-    def alternatives(self, number: int, asked: int) -> None:
-        """Looks for alternatives at the place of the latest update; ``asked`` tells it apart."""
+    def alternatives(self, number: int, request: int) -> None:
+        """Looks for alternatives at the place of the latest update; ``request`` tells it apart."""
 
         def answer(done: Future[list[Offer]]) -> None:
             if not done.cancelled():
                 offers = [asdict(offer) for offer in done.result()]
-                self._tell("alternatives", number=number, asked=asked, offers=offers)
+                self._tell("alternatives", number=number, request=request, offers=offers)
 
         with suppress(SessionError):  # the next update reports it
             self._served[number].completer.alternatives().add_done_callback(answer)
@@ -142,8 +142,8 @@ class Worker:
             except Exception as error:
                 self._tell("failed", reason=f"unexpected {type(error).__name__}: {error}")
 
-    def _follow(self, wanted: int, source: Source, typing: AutocompleteConfig, anew: bool) -> None:
-        if wanted != self._n_wanted:
+    def _follow(self, request: int, source: Source, typing: AutocompleteConfig, anew: bool) -> None:
+        if request != self._n_wanted:
             return  # there are newer ones
         newest, folder = self._newest, find_bundle(source.bundle)
         stamp = stamp_of(folder)
@@ -186,7 +186,7 @@ class Worker:
     def _is_needed(self, engine: Engine) -> bool:
         """Returns whether an engine serves, or is what the next autocompleter would stand on."""
         served = [*self._served.values(), *([self._newest] if self._newest else [])]
-        return any(engine is one.engine for one in served)
+        return any(engine is model.engine for model in served)
 
     def _let_go(self, served: _Served) -> None:
         """Writes down what an engine has read, if that is wanted, and closes it."""
@@ -227,8 +227,8 @@ def serve(lines: IO[str], out: IO[str]) -> None:
 
     worker = Worker(tell)
     for line in lines:
-        asked = json.loads(line)
-        getattr(worker, asked.pop("do"))(**asked)
+        message = json.loads(line)
+        getattr(worker, message.pop("do"))(**message)
     worker.end()
 
 

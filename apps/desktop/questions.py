@@ -23,8 +23,8 @@ def ask_about_unsaved(parent: QWidget, title: str) -> Answer:
     """Returns whether unsaved text is saved, or discarded, before its document is closed."""
     buttons = _Button.Save | _Button.Discard | _Button.Cancel
     text = f"{title} has text that is not saved."
-    given = QMessageBox.question(parent, "edgedec", text, buttons, _Button.Save)
-    return {_Button.Save: Answer.SAVE, _Button.Discard: Answer.DISCARD}.get(given, Answer.CANCEL)
+    button = QMessageBox.question(parent, "edgedec", text, buttons, _Button.Save)
+    return {_Button.Save: Answer.SAVE, _Button.Discard: Answer.DISCARD}.get(button, Answer.CANCEL)
 
 
 def ask_about_changed(parent: QWidget, title: str) -> Answer:

@@ -67,27 +67,27 @@ class Recovery:
         """Raises: OSError: There is no place for drafts."""
         self._folder = folder or Path(platformdirs.user_state_dir("edgedec")) / "desktop"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._own = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=self._folder))
-        self._lock = _locked(self._own)
+        self._drafts_folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=self._folder))
+        self._lock = _locked(self._drafts_folder)
         self._left: list[tuple[Path, QLockFile]] = []
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="recovery")
 
     def keep(self, key: str, draft: Draft) -> None:
         """Writes a draft soon, in the place of the one before of the same ``key``."""
-        self._writer.submit(_write, self._own / f"{key}.json", draft)
+        self._writer.submit(_write, self._drafts_folder / f"{key}.json", draft)
 
     def drop(self, key: str) -> None:
         """Removes a draft: its text was saved, or is not wanted."""
-        self._writer.submit((self._own / f"{key}.json").unlink, missing_ok=True)
+        self._writer.submit((self._drafts_folder / f"{key}.json").unlink, missing_ok=True)
 
     def left_behind(self) -> list[Draft]:
         """Returns the drafts of editors that ended badly; they stay until `forget_left_behind`."""
-        found = []
+        drafts = []
         for folder in sorted(self._folder.iterdir()):
-            if folder != self._own and (lock := _locked(folder)) is not None:
+            if folder != self._drafts_folder and (lock := _locked(folder)) is not None:
                 self._left.append((folder, lock))
-                found += list(_drafts(folder))
-        return found
+                drafts += list(_drafts(folder))
+        return drafts
 
     def forget_left_behind(self) -> None:
         """Removes the drafts that `left_behind` found: they are kept otherwise by now."""
@@ -102,7 +102,7 @@ class Recovery:
         if self._lock is not None:
             self._lock.unlock()
         if not is_kept:
-            shutil.rmtree(self._own, ignore_errors=True)
+            shutil.rmtree(self._drafts_folder, ignore_errors=True)
 
 
 def new_key() -> str:

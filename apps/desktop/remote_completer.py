@@ -26,7 +26,7 @@ class RemoteCompleter:
         self.number, self.reach, self.version = number, reach, 0
         self._ask = ask
         self._failure: str | None = None
-        self._asked: Future[list[Offer]] = Future()
+        self._alternatives: Future[list[Offer]] = Future()
         self._n_asked = 0
         self._updated_s = 0.0
 
@@ -38,21 +38,21 @@ class RemoteCompleter:
         """
         if self._failure is not None:
             raise SessionError(self._failure)
-        self._asked.cancel()
+        self._alternatives.cancel()
         self.version += 1
         self._updated_s = time.perf_counter()
         self._ask("update", number=self.number, document=asdict(document))
 
     def alternatives(self) -> Future[list[Offer]]:
         """Has other ways to go on looked for; cancelled by the next update, and by `pause`."""
-        self._asked.cancel()
-        self._asked, self._n_asked = Future(), self._n_asked + 1
-        self._ask("alternatives", number=self.number, asked=self._n_asked)
-        return self._asked
+        self._alternatives.cancel()
+        self._alternatives, self._n_asked = Future(), self._n_asked + 1
+        self._ask("alternatives", number=self.number, request=self._n_asked)
+        return self._alternatives
 
     def pause(self) -> None:
         """Computes no more until the next update."""
-        self._asked.cancel()
+        self._alternatives.cancel()
         self._ask("pause", number=self.number)
 
     def see(self, document: Document) -> None:
@@ -65,7 +65,7 @@ class RemoteCompleter:
 
     def close(self) -> None:
         """Ends what is being computed, some time; nothing may be asked any more."""
-        self._asked.cancel()
+        self._alternatives.cancel()
         self._ask("release", number=self.number)
 
     def offer(self, message: dict[str, Any]) -> Offer:
@@ -75,10 +75,10 @@ class RemoteCompleter:
             return offer
         return replace(offer, ms=1000 * (time.perf_counter() - self._updated_s))
 
-    def hear_alternatives(self, asked: int, messages: list[dict[str, Any]]) -> None:
+    def hear_alternatives(self, request: int, messages: list[dict[str, Any]]) -> None:
         """Alternatives came."""
-        if asked == self._n_asked and not self._asked.done():
-            self._asked.set_result([_offer(one) for one in messages])
+        if request == self._n_asked and not self._alternatives.done():
+            self._alternatives.set_result([_offer(message) for message in messages])
 
     def fail(self, reason: str) -> None:
         """The engine failed: the next update reports that."""

@@ -11,10 +11,10 @@ def seen_lines(edit: QPlainTextEdit) -> list[QTextBlock]:
 
     Qt's own search for what is at a point fails behind ghost text at the end of a document.
     """
-    block, found = edit.firstVisibleBlock(), []
+    block, lines = edit.firstVisibleBlock(), []
     top = edit.blockBoundingGeometry(block).translated(edit.contentOffset()).top()
     while block.isValid() and top <= edit.viewport().height():
-        found.append(block)
+        lines.append(block)
         top += edit.blockBoundingRect(block).height()
         block = block.next()
-    return found
+    return lines

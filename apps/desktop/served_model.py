@@ -64,13 +64,13 @@ class ServedModel(QObject):
             "context": settings.context,
             "memory": asdict(settings.memory),
         }
-        wanted = {"source": source, "typing": asdict(settings.typing)}
-        if wanted == self._newest or not settings.bundle or self._is_closed:
+        order = {"source": source, "typing": asdict(settings.typing)}
+        if order == self._newest or not settings.bundle or self._is_closed:
             return
-        self._newest, self._n_lives = wanted, _LIVES
+        self._newest, self._n_lives = order, _LIVES
         if self._process is None:
             self._start()
-        self._ask("follow", **wanted, is_anew=False)
+        self._ask("follow", **order, is_anew=False)
 
     def close(self) -> None:
         """Ends what is being computed, and releases the model. Closing twice is fine."""
@@ -135,15 +135,15 @@ class ServedModel(QObject):
         self.serving.emit(bundle)
 
     def _on_offer(self, number: int, offer: dict[str, Any]) -> None:
-        if (completer := self._asked(number)) is not None:
+        if (completer := self._completer_of(number)) is not None:
             self._suggester.hear(completer.offer(offer))
 
-    def _on_alternatives(self, number: int, asked: int, offers: list[dict[str, Any]]) -> None:
-        if (completer := self._asked(number)) is not None:
-            completer.hear_alternatives(asked, offers)
+    def _on_alternatives(self, number: int, request: int, offers: list[dict[str, Any]]) -> None:
+        if (completer := self._completer_of(number)) is not None:
+            completer.hear_alternatives(request, offers)
 
     def _on_ended(self, number: int, reason: str) -> None:
-        if (completer := self._asked(number)) is not None:
+        if (completer := self._completer_of(number)) is not None:
             completer.fail(reason)
 
     def _on_counts(
@@ -152,7 +152,7 @@ class ServedModel(QObject):
         self.n_drafted, self.n_accepted, self.cpu_s = n_drafted, n_accepted, cpu_s
         self.origins = Counter(origins)
 
-    def _asked(self, number: int) -> RemoteCompleter | None:
+    def _completer_of(self, number: int) -> RemoteCompleter | None:
         """Returns the completer that an answer is for, unless it serves no more."""
         completer = self._completer
         return completer if completer is not None and completer.number == number else None

@@ -95,7 +95,7 @@ def _triggers() -> Mapping[str, object]:
     return {
         "while I type": Trigger.TYPING,
         "also when I move the cursor": Trigger.MOVING,
-        "only on Ctrl+Space": Trigger.ASKED,
+        "only on Ctrl+Space": Trigger.ON_REQUEST,
     }
 
 
@@ -105,7 +105,7 @@ def _languages() -> Mapping[str, object]:
 
 def _families(is_fixed: bool) -> Mapping[str, object]:
     names = QFontDatabase.families()
-    chosen = (one for one in names if not is_fixed or QFontDatabase.isFixedPitch(one))
+    chosen = (name for name in names if not is_fixed or QFontDatabase.isFixedPitch(name))
     return {_SYSTEM_FONT: "", **{name: name for name in chosen}}
 
 

@@ -61,15 +61,15 @@ class EditorSettings:
     typing: AutocompleteConfig = field(default_factory=AutocompleteConfig)
 
     @classmethod
-    def parse(cls, given: object, origin: str) -> EditorSettings:
+    def parse(cls, values: object, origin: str) -> EditorSettings:
         """Returns the settings in a table; what it lacks is as usual.
 
         Raises:
             ConfigError: A name is unknown, or a value makes no sense.
         """
-        read, usual = Fields(given, origin, ConfigError), cls()
+        read, usual = Fields(values, origin, ConfigError), cls()
         smallest, largest = FONT_SIZES
-        read.only({one.name for one in fields(cls)})
+        read.only({field.name for field in fields(cls)})
         typing = read.table("typing", {})
         context = read.optional("context", lambda key: read.integer(key, least=1))
         if "context" not in read.values:  # null says something: all that the bundle serves
@@ -99,7 +99,7 @@ class EditorSettings:
 
     def with_recent(self, path: Path) -> EditorSettings:
         """Returns these settings with a file that was opened or saved just now."""
-        others = [one for one in self.recent if one != str(path)]
+        others = [path_ for path_ in self.recent if path_ != str(path)]
         return replace(self, recent=(str(path), *others)[:N_RECENT])
 
     def reset(self) -> EditorSettings:
@@ -134,12 +134,12 @@ class SettingsFile:
             ConfigError: The file makes no sense.
         """
         try:
-            given = json.loads(self.path.read_bytes())
+            content = json.loads(self.path.read_bytes())
         except FileNotFoundError:
             return EditorSettings()
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"cannot read {self.path}: {error}; remove it") from None
-        return EditorSettings.parse(given, str(self.path))
+        return EditorSettings.parse(content, str(self.path))
 
     def write(self, settings: EditorSettings) -> None:
         """Puts the settings into the file.
@@ -162,9 +162,9 @@ def _choice(read: Fields, key: str, known: tuple[str, ...], usual: str) -> str:
 
 
 def _paths(read: Fields, key: str) -> tuple[str, ...]:
-    given = read.get(key)
-    if given is None:
+    paths = read.get(key)
+    if paths is None:
         return ()
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        read.fail(key, given, "a list of paths")
-    return tuple(given[:N_RECENT])
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        read.fail(key, paths, "a list of paths")
+    return tuple(paths[:N_RECENT])

@@ -39,10 +39,10 @@ class Stamp:
     def of(cls, path: Path) -> Stamp | None:
         """Returns the stamp of what is at ``path``; None where there is nothing."""
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             return None
-        return cls(found.st_ino, found.st_mtime_ns, found.st_size)
+        return cls(status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _WRITTEN = (
 )
 """Roles that are grey where something is disabled."""
 
-_FOUND = ("#ffe08a", "#6b5618")
+_MATCH = ("#ffe08a", "#6b5618")
 """Background of the places that a search found."""
 
 _ORIGINS = (
@@ -75,9 +75,9 @@ class Theme:
         application.setPalette(palette)
 
     @property
-    def found(self) -> QColor:
+    def match_colour(self) -> QColor:
         """Returns the colour behind what was found."""
-        return QColor(_FOUND[self._is_dark])
+        return QColor(_MATCH[self._is_dark])
 
     def of_origin(self, origin: str) -> QColor:
         """Returns the colour of a drafter's text; ghostly grey for the target model's."""

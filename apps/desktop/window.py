@@ -82,7 +82,7 @@ class EditorWindow(QMainWindow):
         self._failure = ""  # of the model, as it was shown last
         self.model = ServedModel(self.suggester, self)
         self.tabs = QTabWidget(documentMode=True, movable=True)
-        self.find_bar = FindBar(lambda: self.current, lambda: self.theme.found, self)
+        self.find_bar = FindBar(lambda: self.current, lambda: self.theme.match_colour, self)
         self.strip = Strip(self.suggester, self)
         self.details = DetailsPanel(self.model, self.strip, self.theme, self)
         self.tree = FolderTree(self)

@@ -143,21 +143,22 @@ def run_job(job: Job, results: ResultOptions, others: Samples) -> Outcome:
             held_by = check_programs_run(job.limits, job.what.uncontained_programs)
             if "system-call filter" not in held_by:
                 note(f"this kernel filters no system calls: programs are held by {held_by[-1]}")
-        own = make_settings(job, how)
-        prints = {setting.fingerprint for setting in own}
-        settings = [*own, *(s for key, s in others.settings.items() if key not in prints)]
+        tried = make_settings(job, how)
+        prints = {setting.fingerprint for setting in tried}
+        settings = [*tried, *(s for key, s in others.settings.items() if key not in prints)]
         check_comparable(settings)
         file = SampleFile(results.output)
         stack.callback(file.close)
-        file.begin(own)
+        file.begin(tried)
         if any(
-            one.switch is not None and not one.switch.is_lossless for one in job.requests.values()
+            request.switch is not None and not request.switch.is_lossless
+            for request in job.requests.values()
         ):
             note(APPROXIMATE)
-        if any(one.prefill == PREDICTED for one in job.requests.values()):
+        if any(request.prefill == PREDICTED for request in job.requests.values()):
             note(READS_PREDICTED)
-        watch = RunWatch(own[0].facts["threads"])
-        ended_by = walk(work, own, file, bars.report, job.what.parallel)
+        watch = RunWatch(tried[0].facts["threads"])
+        ended_by = walk(work, tried, file, bars.report, job.what.parallel)
         noise = watch.noise()
     held = Samples(
         {**others.settings, **file.held.settings}, {**others.samples, **file.held.samples}
@@ -186,11 +187,11 @@ def read_others(paths: Sequence[Path]) -> Samples:
     """
     others = Samples()
     for path in paths:
-        found = read_samples(path)
-        if not found.settings:
+        samples = read_samples(path)
+        if not samples.settings:
             raise ConfigError(f"{path} holds no samples: make them with --output")
-        others.settings |= found.settings
-        others.samples |= found.samples
+        others.settings |= samples.settings
+        others.samples |= samples.samples
     return others
 
 

@@ -132,7 +132,9 @@ def _mmlu(fields: Mapping[str, Any], place: str) -> ChoiceProblem:
 def _arc(fields: Mapping[str, Any], place: str) -> ChoiceProblem:
     question, choices = fields["question"], fields.get("choices")
     if isinstance(question, Mapping):  # as the publisher's own files have it
-        choices = {key: [one[key] for one in question["choices"]] for key in ("text", "label")}
+        choices = {
+            key: [choice[key] for choice in question["choices"]] for key in ("text", "label")
+        }
         question = question["stem"]
     if not isinstance(choices, Mapping):
         raise TypeError(f"got the choices {shown(choices)}, expected an object with text and label")
@@ -241,8 +243,8 @@ def encode_choices(
     opening: what whole sentences follow. examples: solved problems that come before it, those of
     its own heading.
     """
-    own = [one.solved for one in examples if one.heading == problem.heading]
-    prompt = f"{problem.heading}{''.join(own)}{problem.prompt}"
+    solved = [example.solved for example in examples if example.heading == problem.heading]
+    prompt = f"{problem.heading}{''.join(solved)}{problem.prompt}"
     if not prompt:
         encode = engine.tokenizer.encode
         return EncodedProblem(list(opening), [encode(text) for text in problem.choices])

@@ -57,7 +57,7 @@ def references_of(texts: Sequence[str]) -> Sequence[str]:
 
 
 def frontier_of(
-    settings: Sequence[Setting], found: Sequence[Mapping[str, Sample]], metric: Metric
+    settings: Sequence[Setting], samples_of: Sequence[Mapping[str, Sample]], metric: Metric
 ) -> dict[str, Any]:
     """Returns a row for each setting and what they come to, JSON-ready.
 
@@ -67,30 +67,30 @@ def frontier_of(
         ConfigError: One of the reference points is missing.
     """
     roles = _roles(settings)
-    names = [name for name in found[0] if all(name in samples for samples in found)]
+    names = [name for name in samples_of[0] if all(name in samples for samples in samples_of)]
     common = {
         setting.label: [samples[name] for name in names]
-        for setting, samples in zip(settings, found, strict=True)
+        for setting, samples in zip(settings, samples_of, strict=True)
     }
     target, auto = common[roles[PLAIN]], common[roles[AUTO]]
     step_ms = _step_ms(target)
     rows = []
     for setting in settings:
-        own = common[setting.label]
+        mine = common[setting.label]
         rows.append(
             {
                 "label": setting.label,
                 "is_reference": setting.label in roles.values(),
-                "lossless": all(sample.lossless for sample in own),
-                "score": score(own, metric),
-                "kept": kept(target, own, metric),
-                "time_of_target": time_ratio(target, own),
-                "time_of_auto": time_ratio(auto, own),
-                "share_target": _share_target(setting, own),
-                "cost_paper": _cost_paper(setting, own),
-                "tokens_per_s": tokens_per_s(own),
-                "catch_up": _catch_up(own, step_ms),
-                "policy_share": _policy_share(own),
+                "lossless": all(sample.lossless for sample in mine),
+                "score": score(mine, metric),
+                "kept": kept(target, mine, metric),
+                "time_of_target": time_ratio(target, mine),
+                "time_of_auto": time_ratio(auto, mine),
+                "share_target": _share_target(setting, mine),
+                "cost_paper": _cost_paper(setting, mine),
+                "tokens_per_s": tokens_per_s(mine),
+                "catch_up": _catch_up(mine, step_ms),
+                "policy_share": _policy_share(mine),
             }
         )
     return {
@@ -138,13 +138,13 @@ def render_notes(frontier: dict[str, Any]) -> list[str]:
     """Returns what taking turns itself cost, a line for each setting that does."""
     lines = []
     for row in frontier["settings"]:
-        found = row["catch_up"]
-        if row["policy_share"] is None or found is None:
+        catch_up = row["catch_up"]
+        if row["policy_share"] is None or catch_up is None:
             continue
         lines.append(
-            f"{row['label']}: {found['n']} catch-ups of the target model, over "
-            f"{found['mean_tokens']:.1f} tokens on average, took {found['of_steps']:.2f} of as "
-            f"many plain steps; deciding and tagging took {row['policy_share']:.2%} of decoding"
+            f"{row['label']}: {catch_up['n']} catch-ups of the target model, over "
+            f"{catch_up['mean_tokens']:.1f} tokens on average, took {catch_up['of_steps']:.2f} of "
+            f"as many plain steps; deciding and tagging took {row['policy_share']:.2%} of decoding"
         )
     return lines
 
@@ -152,12 +152,12 @@ def render_notes(frontier: dict[str, Any]) -> list[str]:
 def render_verdict(frontier: dict[str, Any]) -> str:
     """Returns in one line what the rows come to."""
     rows = {row["label"]: row for row in frontier["settings"]}
-    found = frontier["verdict"]
+    verdict = frontier["verdict"]
     keep, metric = f"{frontier['keep']:.0%}", frontier["metric"]
-    if not found["n_compared"]:
+    if not verdict["n_compared"]:
         return "no verdict: no approximate setting can be compared yet"
-    if found["found"]:
-        row = rows[found["found"]]
+    if verdict["found"]:
+        row = rows[verdict["found"]]
         return (
             f"{row['label']} is faster than lossless auto: {interval_text(row['time_of_auto'])} of "
             f"its time, and it keeps {interval_text(row['kept'], True)} of the target model's "
@@ -167,19 +167,19 @@ def render_verdict(frontier: dict[str, Any]) -> str:
         f"no approximate setting is faster than lossless auto and keeps {keep} of the target "
         f"model's {metric}"
     )
-    return "; ".join([text, *_closest(rows, found, keep)])
+    return "; ".join([text, *_closest(rows, verdict, keep)])
 
 
-def _closest(rows: Mapping[str, Row], found: dict[str, Any], keep: str) -> Iterator[str]:
+def _closest(rows: Mapping[str, Row], frontier: dict[str, Any], keep: str) -> Iterator[str]:
     """Yields what came closest, from both sides."""
-    if found["fastest_keeping"]:
-        row = rows[found["fastest_keeping"]]
+    if frontier["fastest_keeping"]:
+        row = rows[frontier["fastest_keeping"]]
         time = interval_text(row["time_of_auto"])
         yield f"the fastest that keeps it, {row['label']}, takes {time} of auto's time"
     else:
         yield f"none keeps {keep}"
-    if found["best_of_faster"]:
-        row = rows[found["best_of_faster"]]
+    if frontier["best_of_faster"]:
+        row = rows[frontier["best_of_faster"]]
         kept_text = interval_text(row["kept"], True)
         yield f"the best of the faster ones, {row['label']}, keeps {kept_text}"
     else:
@@ -209,17 +209,17 @@ def _cells(row: Row) -> list[str]:
 
 def _roles(settings: Sequence[Setting]) -> dict[str, str]:
     """Returns the label of each reference point."""
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     needed = references_of([setting.label for setting in settings])
     for setting in settings:
         if (name := _reference(setting)) is not None:
-            found.setdefault(name, setting.label)
-    if missing := [name for name in needed if name not in found]:
+            roles.setdefault(name, setting.label)
+    if missing := [name for name in needed if name not in roles]:
         raise ConfigError(
             f"a frontier needs samples of {', '.join(needed)}; {missing[0]} is missing: run "
             "`edgedec eval --frontier` with a bundle"
         )
-    return found
+    return roles
 
 
 def _reference(setting: Setting) -> str | None:
@@ -280,11 +280,11 @@ def _catch_up(samples: Sequence[Sample], step_ms: float | None) -> dict[str, flo
     of_steps: their time in parts of as many plain steps'.
     """
     passes = [sample.switch.get("passes", {}).get(Model.TARGET, {}) for sample in samples]
-    n = sum(one.get("n_catch_ups", 0) for one in passes)
-    ms = sum(one.get("catch_up_ms", 0.0) for one in passes)
+    n = sum(counts.get("n_catch_ups", 0) for counts in passes)
+    ms = sum(counts.get("catch_up_ms", 0.0) for counts in passes)
     if not n or not step_ms:
         return None
-    n_tokens = n + sum(one["n_caught_up"] for one in passes)
+    n_tokens = n + sum(counts["n_caught_up"] for counts in passes)
     return {"n": n, "mean_tokens": n_tokens / n, "ms": ms, "of_steps": ms / (n_tokens * step_ms)}
 
 

@@ -47,11 +47,11 @@ class Gsm8k:
 
     def judge(self, problem: Problem, text: str) -> Judgement:
         """Returns whether the final number of ``text`` is the right one."""
-        right, found = right_number(problem), final_number(text)
-        if found is None:
+        right, number = right_number(problem), final_number(text)
+        if number is None:
             return Judgement({"exact": 0.0}, text, f"no number, expected {right}")
-        reason = None if found == right else f"got {found}, expected {right}"
-        return Judgement({"exact": float(found == right)}, text, reason)
+        reason = None if number == right else f"got {number}, expected {right}"
+        return Judgement({"exact": float(number == right)}, text, reason)
 
 
 def right_number(problem: Problem) -> Decimal:

@@ -83,8 +83,8 @@ class HumanEval:
         if not self._is_chat:
             raise ConfigError("asking again needs a chat: leave out --raw, or use another chooser")
         question = _QUESTION.format(prompt=problem["prompt"].strip())
-        asked = [{"role": "user", "content": question}]
-        ids = engine.encode(corrected(asked, f"{_ANSWER_START}{text}\n```", message))
+        messages = [{"role": "user", "content": question}]
+        ids = engine.encode(corrected(messages, f"{_ANSWER_START}{text}\n```", message))
         return ids + engine.tokenizer.encode(_ANSWER_START)
 
     def request(self, engine: Engine, problem: Problem, base: GenerationConfig) -> GenerationConfig:
@@ -105,8 +105,8 @@ class HumanEval:
         if self._is_chat and _definition(text, name):
             # What the prompt imports and defines first is there, too, though the answer may
             # leave it out.
-            own = _definition(prompt, name)
-            solution = prompt[: own.start() if own else 0] + text
+            definition = _definition(prompt, name)
+            solution = prompt[: definition.start() if definition else 0] + text
         else:
             solution = prompt + text
         future = "".join(line + "\n" for line in _FUTURE.findall(solution))  # have to come first

@@ -214,8 +214,8 @@ class Job:
     @property
     def placed(self) -> Affinity:
         """Where threads stay."""
-        given = self.loading.affinity
-        named = None if given is None else options.parse_affinity(given)
+        affinity = self.loading.affinity
+        named = None if affinity is None else options.parse_affinity(affinity)
         return Affinity.of(named, self.loading.threads)
 
     @property
@@ -269,7 +269,7 @@ class Job:
         loading = EngineOptions(
             threads=self.threads,
             context=context,
-            draft=True if models is Models.OWN else self.draft,
+            draft=True if models is Models.BUNDLED else self.draft,
             prefix_cache_mb=0,
             affinity=self.placed.processors or None,
             provider=self.loading.provider,
@@ -329,17 +329,17 @@ def make_job(
     tries = _tries(what, request.temperature)
     temperature = None if tries else request.temperature
     settled = dataclasses.replace(request, method=None, temperature=temperature)
-    wanted = settled.make_request(base)
+    base_request = settled.make_request(base)
     manifest = read_manifest(bundle)
     manifest.check_writes()
     default = PLAIN if is_read else str(manifest.defaults.get("method", PLAIN))
     swept = chosen or list(GRID)
     texts = [*references_of(swept), *swept] if what.frontier else chosen or [default]
-    requests = make_requests(wanted, [*texts, *map(str, tries)])
+    requests = make_requests(base_request, [*texts, *map(str, tries)])
     job = Job(bundle, manifest, what.task, what.data, what, loading, requests)
     if PRUNED in requests:
         _ = job.n_kept
-    if DRAFT_ALONE in requests or any(one.switch for one in requests.values()):
+    if DRAFT_ALONE in requests or any(request.switch for request in requests.values()):
         job.source(job.context)
     return job
 
@@ -358,11 +358,13 @@ def _tries(what: TaskOptions, temperature: float | None) -> list[Tries]:
         raise ConfigError(
             "--best-of is for tasks with answers, and cannot be combined with --frontier"
         )
-    given = 0.8 if temperature is None else temperature
-    tries = parse_tries(what.best_of, what.choose or "vote", given)
-    for one in tries:
-        if one.choose in NEED_TESTS and what.task is not TaskName.HUMAN_EVAL:
-            raise ConfigError(f"--choose {one.choose} needs a task with tests, such as human_eval")
+    default = 0.8 if temperature is None else temperature
+    tries = parse_tries(what.best_of, what.choose or "vote", default)
+    for tries_ in tries:
+        if tries_.choose in NEED_TESTS and what.task is not TaskName.HUMAN_EVAL:
+            raise ConfigError(
+                f"--choose {tries_.choose} needs a task with tests, such as human_eval"
+            )
     return tries
 
 
@@ -374,12 +376,12 @@ def _chosen(what: TaskOptions, request: options.RequestOptions) -> list[str]:
         "--switch": what.switch and [what.switch],
         "--settings": what.settings and what.settings.split(";"),
     }
-    given = {option: texts for option, texts in named.items() if texts}
-    if len(given) > 1:
+    named_texts = {option: texts for option, texts in named.items() if texts}
+    if len(named_texts) > 1:
         raise ConfigError(
-            f"{' and '.join(given)} exclude each other: name all settings with --settings"
+            f"{' and '.join(named_texts)} exclude each other: name all settings with --settings"
         )
-    chosen = [text.strip() for texts in given.values() for text in texts]
+    chosen = [text.strip() for texts in named_texts.values() for text in texts]
     if any(text.partition(":")[0] == BEST_OF for text in chosen):
         raise ConfigError("several tries are no setting: use --best-of N and --choose")
     return chosen
@@ -406,7 +408,7 @@ def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
     }
     task = tasks[job.task]
     problems = read_problems(job.data, task.keys, job.what.limit)
-    with job.open(Models.GIVEN, None) as engine:
+    with job.open(Models.SEPARATE, None) as engine:
         is_chat = engine.has_chat_template if job.what.chat is None else job.what.chat
         if job.task is TaskName.INFILL:
             how = "infilling tokens"
@@ -458,7 +460,7 @@ def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
 
 
 def _make_schemas(job: Job, stack: ExitStack) -> tuple[Work, str]:
-    with job.open(Models.GIVEN, None) as engine:
+    with job.open(Models.SEPARATE, None) as engine:
         is_chat = engine.has_chat_template if job.what.chat is None else job.what.chat
         n_new = next(iter(job.requests.values())).max_new_tokens
         task = JsonSchema(is_chat, job.context - n_new - _DRAFT_ROOM)
@@ -482,8 +484,8 @@ def _make_likelihoods(job: Job, stack: ExitStack) -> tuple[Work, str]:
     engines = Engines(lambda models: job.open(models, None), stack)
     engine = engines.of(Setting(PLAIN, GenerationConfig()))
     encoded = [encode_choices(engine, problem, opening, examples) for problem in problems]
-    for problem, one in zip(problems, encoded, strict=True):
-        if (n_needed := len(one.prompt) + max(map(len, one.ends))) > job.context:
+    for problem, likelihood in zip(problems, encoded, strict=True):
+        if (n_needed := len(likelihood.prompt) + max(map(len, likelihood.ends))) > job.context:
             raise ConfigError(
                 f"{problem.place}: prompt and choice need {n_needed} positions, there are "
                 f"{job.context}: give fewer --shots, or export with a larger --context"
@@ -497,14 +499,14 @@ def make_settings(job: Job, how: str) -> list[Setting]:
 
 
 def _make_setting(job: Job, label: str, how: str) -> Setting:
-    request, models = job.requests[label], Models.GIVEN
+    request, models = job.requests[label], Models.SEPARATE
     if label == DRAFT_ALONE:
         models = Models.DRAFT
     elif label == PRUNED:
         models = Models.PRUNED
     elif job.what.frontier and request.method == AUTO and job.manifest.draft_name:
-        models = Models.OWN  # the one that was exported to draft, not to write
-    draft = None if models is Models.OWN else job.loading.draft
+        models = Models.BUNDLED  # the one that was exported to draft, not to write
+    draft = None if models is Models.BUNDLED else job.loading.draft
     facts = {
         "edgedec": __version__,
         "bundle": job.manifest.name,

@@ -49,14 +49,14 @@ class JsonSchema:
     def encode(self, engine: Engine, problem: Problem) -> list[int]:
         """Returns the token ids that ask for a value."""
         try:
-            ids = self._asked(engine, problem["json_schema"].strip())
+            ids = self._prompt_of(engine, problem["json_schema"].strip())
         except PromptTooLongError:
             ids = None
         if ids is None or len(ids) > self._most_tokens:
-            return self._asked(engine, "(too long)")
+            return self._prompt_of(engine, "(too long)")
         return ids
 
-    def _asked(self, engine: Engine, schema: str) -> list[int]:
+    def _prompt_of(self, engine: Engine, schema: str) -> list[int]:
         if self._is_chat:
             return encode_question(engine, _QUESTION.format(schema=schema))
         return engine.encode(_RAW.format(schema=schema))

@@ -74,10 +74,10 @@ def score(
     nats = 0.0
     for start in range(0, len(ids) - 1, _CHUNK):
         chunk = ids[start : min(start + _CHUNK, len(ids) - 1)]
-        asked = [i for i in range(len(chunk)) if start + i + 1 >= first]
-        rows = sequence.forward(TokenTree.chain(chunk), asked)
-        followers = [ids[start + i + 1] for i in asked]
-        chosen = rows.logits[np.arange(len(asked)), followers].astype(np.float64)
+        logit_rows = [i for i in range(len(chunk)) if start + i + 1 >= first]
+        rows = sequence.forward(TokenTree.chain(chunk), logit_rows)
+        followers = [ids[start + i + 1] for i in logit_rows]
+        chosen = rows.logits[np.arange(len(logit_rows)), followers].astype(np.float64)
         nats += float(np.sum(rows.stats.log_sum_exp.astype(np.float64) - chosen))
         sequence.commit(range(len(chunk)))
     return nats, time.perf_counter() - started_s

@@ -51,7 +51,7 @@ class Answers:
         engine.forget_prompts()
         engine.generate(self.prompts[0], replace(setting.request, max_new_tokens=_WARMUP_TOKENS))
 
-    def n_at_once(self, settings: Sequence[Setting], asked: int | None) -> int:
+    def n_at_once(self, settings: Sequence[Setting], n_requested: int | None) -> int:
         """Returns how many problems are answered at a time.
 
         If nobody says, it is one for what compares settings, so that times are those of an answer
@@ -61,12 +61,14 @@ class Answers:
             ConfigError: A pass holds fewer, or settings take several tries, which share passes.
         """
         if any(setting.tries for setting in settings):
-            if asked not in (None, 1):
+            if n_requested not in (None, 1):
                 raise ConfigError("several tries share passes already: leave out --parallel")
             return 1
-        if asked is None and len(settings) > 1:
+        if n_requested is None and len(settings) > 1:
             return 1
-        return min(announced_n_at_once(asked, self.engines.of(setting)) for setting in settings)
+        return min(
+            announced_n_at_once(n_requested, self.engines.of(setting)) for setting in settings
+        )
 
     def stop(self) -> None:
         """Has all answers end after their next piece."""
@@ -87,10 +89,10 @@ class Answers:
             made: Sequence[GenerationResult] = [result]
             n_computed = result.n_new_tokens
         else:
-            found, seconds = self._best_of(setting, setting.tries, index, request)
-            result, made, n_computed = found.result, found.tries, found.n_computed
+            best, seconds = self._best_of(setting, setting.tries, index, request)
+            result, made, n_computed = best.result, best.tries, best.n_computed
             if setting.tries.choose in NEED_TESTS:
-                metrics["shown"] = found.choice.scores[found.choice.index]
+                metrics["shown"] = best.choice.scores[best.choice.index]
         judgement = self.task.judge(problem, result.text)
         return Sample(
             fingerprint=setting.fingerprint,
@@ -104,7 +106,7 @@ class Answers:
             n_prompt_tokens=result.n_prompt_tokens,
             n_new_tokens=n_computed,
             lossless=result.lossless and setting.models not in (Models.DRAFT, Models.PRUNED),
-            tokens_by_origin=dict(Counter(origin for one in made for origin in one.origins)),
+            tokens_by_origin=dict(Counter(origin for result in made for origin in result.origins)),
             stats=result.stats.to_dict(),
             switch=dict(result.switch),
         )
@@ -131,16 +133,16 @@ class Answers:
         chooser = tries.chooser(self._tested(engine, self.problems[index]))
         started_s = time.perf_counter()
         if isinstance(chooser, Iterate | Planned):
-            found = engine.best_of(self.prompts[index], tries.n, chooser, request)
-            return found, time.perf_counter() - started_s
+            best = engine.best_of(self.prompts[index], tries.n, chooser, request)
+            return best, time.perf_counter() - started_s
         key = (index, tries.n, request)
         if self._shared is None or self._shared[0] != key:
             made = engine.best_of(self.prompts[index], tries.n, "likelihood", request)
             self._shared = key, made, time.perf_counter() - started_s
         _, made, seconds = self._shared
         started_s = time.perf_counter()
-        found = replace(made, choice=chooser.choose(made.tries))
-        return found, seconds + time.perf_counter() - started_s
+        best = replace(made, choice=chooser.choose(made.tries))
+        return best, seconds + time.perf_counter() - started_s
 
     def _tested(self, engine: Engine, problem: Problem) -> Tested | None:
         """Returns half of a problem's tests; None without tests."""
@@ -155,7 +157,7 @@ class Answers:
         return Tested(
             partial(_verdict, task, half),
             partial(task.encode_again, engine, problem),
-            lambda text: fmean(_verdict(task, one, text)[0] for one in alone),
+            lambda text: fmean(_verdict(task, single, text)[0] for single in alone),
         )
 
 
@@ -168,4 +170,4 @@ def _decode_s(made: Sequence[GenerationResult], seconds: float) -> float:
     """Returns the time after the first token: of one output its own, of several the rest."""
     if len(made) == 1:
         return made[0].tpot_ms / 1000 * (made[0].n_new_tokens - 1)
-    return seconds - min(one.ttft_ms for one in made) / 1000
+    return seconds - min(result.ttft_ms for result in made) / 1000

@@ -32,7 +32,7 @@ class PrunedModel(FusedModel):
 
     def compute(self, passes: Sequence[Pass]) -> list[Rows]:
         """Returns the rows of passes without some layers."""
-        return super().compute([wanted._replace(layer_gates=self.gates) for wanted in passes])
+        return super().compute([pass_._replace(layer_gates=self.gates) for pass_ in passes])
 
 
 def check_prunable(entry: ModelEntry) -> None:

@@ -57,9 +57,9 @@ def make_document(
     check_comparable(settings)
     settings = with_own_labels(settings)
     task = settings[0].facts["task"]
-    found = [_by_name(held.of(one.fingerprint), names) for one in settings]
+    samples_of = [_by_name(held.of(setting.fingerprint), names) for setting in settings]
     metrics = METRICS[task]
-    swept = frontier_of(settings, found, metrics[0]) if with_frontier else None
+    swept = frontier_of(settings, samples_of, metrics[0]) if with_frontier else None
     return {
         "task": task,
         "n_problems": None if names is None else len(set(names)),
@@ -67,16 +67,16 @@ def make_document(
         **facts,
         "settings": [
             _setting_row(setting, list(samples.values()), metrics)
-            for setting, samples in zip(settings, found, strict=True)
+            for setting, samples in zip(settings, samples_of, strict=True)
         ],
         "comparisons": [
-            _comparison(settings[0], found[0], setting, samples, metrics[0])
-            for setting, samples in zip(settings[1:], found[1:], strict=True)
+            _comparison(settings[0], samples_of[0], setting, samples, metrics[0])
+            for setting, samples in zip(settings[1:], samples_of[1:], strict=True)
         ],
         "frontier": swept,
         "samples": [
             {"setting": setting.label, **sample.to_dict()}
-            for setting, samples in zip(settings, found, strict=True)
+            for setting, samples in zip(settings, samples_of, strict=True)
             for sample in samples.values()
         ],
     }
@@ -290,36 +290,36 @@ def _facts_of_comparisons(document: dict[str, Any]) -> list[str]:
 
 
 def _origins_fact(row: Row) -> str | None:
-    found = row["tokens_by_origin"]
-    return f"tokens from {_shares(found)}" if set(found) - {TARGET} else None
+    origins = row["tokens_by_origin"]
+    return f"tokens from {_shares(origins)}" if set(origins) - {TARGET} else None
 
 
 def _false_positives_fact(row: Row) -> str | None:
-    if (found := row["false_positives"]) is None:
+    if (share := row["false_positives"]) is None:
         return None
     return (
-        f"{found['n_false']} of {found['n_passing']} answers that pass the tests that chose them "
+        f"{share['n_false']} of {share['n_passing']} answers that pass the tests that chose them "
         "fail a test that was held back"
     )
 
 
 def _confidence_fact(row: Row) -> str | None:
-    if (found := row["calibration_error"]) is None:
+    if (error := row["calibration_error"]) is None:
         return None
     return (
-        f"{found['confidence']:.1%} sure of its choices on average, right in "
-        f"{found['right']:.1%}; expected calibration error {found['expected']:.3f} "
-        f"({found['n_bins']} bins)"
+        f"{error['confidence']:.1%} sure of its choices on average, right in "
+        f"{error['right']:.1%}; expected calibration error {error['expected']:.3f} "
+        f"({error['n_bins']} bins)"
     )
 
 
 def _followed_fact(row: Row) -> str | None:
-    if (found := row["followed"]) is None:
+    if (counts := row["followed"]) is None:
         return None
     return (
-        f"{found['n_valid']} of {found['n_finished']} whole answers are valid; grammars take "
-        f"{found['grammar_ms']:.3f} ms for a token on average, {found['most_grammar_ms']:.3f} ms "
-        f"at most, and {found['compile_ms']:.1f} ms to compile (median)"
+        f"{counts['n_valid']} of {counts['n_finished']} whole answers are valid; grammars take "
+        f"{counts['grammar_ms']:.3f} ms for a token on average, {counts['most_grammar_ms']:.3f} ms "
+        f"at most, and {counts['compile_ms']:.1f} ms to compile (median)"
     )
 
 

@@ -18,7 +18,7 @@ PRUNED = "pruned"
 """The setting that is the target model without as many layers as its KV maps predict."""
 
 
-def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, GenerationConfig]:
+def make_requests(base: GenerationConfig, texts: Sequence[str]) -> dict[str, GenerationConfig]:
     """Returns a request per setting, by the setting's label.
 
     texts: names of methods, settings of switching as `SwitchConfig.parse` reads them, tries as
@@ -32,18 +32,18 @@ def make_requests(wanted: GenerationConfig, texts: Sequence[str]) -> dict[str, G
         if not text:
             raise ConfigError("a setting is empty, expected names such as plain,auto")
         if text in (DRAFT_ALONE, PRUNED):
-            requests[text] = dataclasses.replace(wanted, method=PLAIN, prefill=EXACT)
+            requests[text] = dataclasses.replace(base, method=PLAIN, prefill=EXACT)
         elif text == PREDICTED:
-            requests[text] = dataclasses.replace(wanted, method=PLAIN, prefill=PREDICTED)
+            requests[text] = dataclasses.replace(base, method=PLAIN, prefill=PREDICTED)
         elif text.partition(":")[0] in POLICIES:
             switch = SwitchConfig.parse(text)
-            requests[str(switch)] = dataclasses.replace(wanted, switch=switch)
+            requests[str(switch)] = dataclasses.replace(base, switch=switch)
         elif (tries := Tries.of(text)) is not None:
-            requests[str(tries)] = tries.request(dataclasses.replace(wanted, method=PLAIN))
+            requests[str(tries)] = tries.request(dataclasses.replace(base, method=PLAIN))
         else:
-            is_predicted = wanted.prefill == PREDICTED
+            is_predicted = base.prefill == PREDICTED
             label = f"{text} (predicted)" if is_predicted else text
-            requests[label] = dataclasses.replace(wanted, method=text)
+            requests[label] = dataclasses.replace(base, method=text)
     return requests
 
 

@@ -28,7 +28,7 @@ def measured_answers(document: dict[str, Any]) -> Measured | None:
         "task": document["task"],
         "data_sha256": facts["data_sha256"][:16],
         "how": facts["how"],
-        "n_problems": max(len(one.values) for one in quantities),
+        "n_problems": max(len(quantity.values) for quantity in quantities),
         "max_new_tokens": facts["request"]["max_new_tokens"],
         "request_sha256": texts_sha256([json.dumps(facts["request"]["sampling"], sort_keys=True)]),
     }
@@ -39,12 +39,12 @@ def measured_answers(document: dict[str, Any]) -> Measured | None:
 def _quantities(label: str, task: str, samples: list[dict[str, Any]]) -> list[Quantity]:
     ordered = sorted(samples, key=lambda sample: str(sample["name"]))
     weights = tuple(sample["weight"] for sample in ordered)
-    found = [Quantity(label, "time", "ms", True, tuple(1000 * s["seconds"] for s in ordered))]
+    quantities = [Quantity(label, "time", "ms", True, tuple(1000 * s["seconds"] for s in ordered))]
     for metric in METRICS[task]:
         if metric.name != "perplexity":  # the same values as bits per token
             unit = "share" if metric.is_share else "bits"
             values = tuple(metric.of(s["metrics"][metric.key]) for s in ordered)
-            found.append(
+            quantities.append(
                 Quantity(label, metric.name, unit, metric.is_lower_better, values, weights=weights)
             )
-    return found
+    return quantities

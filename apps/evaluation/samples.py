@@ -31,8 +31,8 @@ class Models(StrEnum):
     The target model may lack layers.
     """
 
-    GIVEN = "target and draft model"
-    OWN = "target and the bundle's own draft model"
+    SEPARATE = "target and draft model"
+    BUNDLED = "target and the bundle's own draft model"
     DRAFT = "draft model alone"
     PRUNED = "target model without later layers"
 
@@ -47,7 +47,7 @@ class Setting:
     label: str
     request: GenerationConfig
     facts: dict[str, Any] = field(default_factory=dict)
-    models: Models = Models.GIVEN
+    models: Models = Models.SEPARATE
     tries: Tries | None = None
 
     @property
@@ -92,7 +92,7 @@ class Sample:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Returns the sample of ``fields``; ValueError if they are not those of one."""
-        known = {one.name for one in dataclasses.fields(cls)}
+        known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(set(fields) - known):
             raise ValueError(f"unknown field {unknown[0]!r}")
         try:
@@ -135,31 +135,31 @@ def read_samples(path: Path) -> Samples:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read samples from {path}: {error.strerror}") from None
-    found = Samples(n_bytes=data.rfind(b"\n") + 1)
-    if not _BEGINNING.startswith(data[found.n_bytes :][: len(_BEGINNING)]):
+    samples = Samples(n_bytes=data.rfind(b"\n") + 1)
+    if not _BEGINNING.startswith(data[samples.n_bytes :][: len(_BEGINNING)]):
         raise ConfigError(f"{path} is not a file of samples of `edgedec eval`: name another file")
-    for i, line in enumerate(data[: found.n_bytes].split(b"\n")):
+    for i, line in enumerate(data[: samples.n_bytes].split(b"\n")):
         if not line.strip():
             continue
         try:
-            _read_line(found, json.loads(line))
+            _read_line(samples, json.loads(line))
         except (ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{path.name}:{i + 1}: no sample of `edgedec eval` ({error}): remove the line, or "
                 "name another file"
             ) from None
-    return found
+    return samples
 
 
-def _read_line(found: Samples, fields: Any) -> None:
+def _read_line(samples: Samples, fields: Any) -> None:
     kind = fields.pop("kind", None) if isinstance(fields, dict) else None
     if kind == "setting":
         label, facts = fields.get("label"), fields.get("facts")
         if not isinstance(label, str) or not isinstance(facts, dict):
             raise ValueError("a setting needs label and facts")
-        found.add_setting(Setting(label, GenerationConfig(), facts))
+        samples.add_setting(Setting(label, GenerationConfig(), facts))
     elif kind == "sample":
-        found.add(Sample.from_dict(fields))
+        samples.add(Sample.from_dict(fields))
     else:
         raise ValueError("kind is neither setting nor sample")
 

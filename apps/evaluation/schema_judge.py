@@ -12,9 +12,9 @@ from referencing.exceptions import Unresolvable
 
 def judge(schema: str, value: Any) -> str | None:
     """Returns why ``value`` does not follow ``schema``, or cannot be judged; None if it does."""
-    stated = json.loads(schema)
-    kind = jsonschema.validators.validator_for(stated, jsonschema.Draft202012Validator)
-    validator = kind(stated, registry=Registry(), format_checker=kind.FORMAT_CHECKER)
+    parsed = json.loads(schema)
+    kind = jsonschema.validators.validator_for(parsed, jsonschema.Draft202012Validator)
+    validator = kind(parsed, registry=Registry(), format_checker=kind.FORMAT_CHECKER)
     try:
         error = next(validator.iter_errors(value), None)
     except (Unresolvable, RecursionError, ValueError) as failed:

@@ -97,11 +97,11 @@ class CalibrationError:
 
 def calibration_error(samples: Sequence[Sample]) -> CalibrationError | None:
     """Returns how confident and how right samples are; None where they know no confidence."""
-    known = [one for one in samples if "confidence" in one.metrics]
+    known = [sample for sample in samples if "confidence" in sample.metrics]
     if not known:
         return None
-    confidence = np.array([one.metrics["confidence"] for one in known], np.float64)
-    right = np.array([one.metrics["acc"] for one in known], np.float64)
+    confidence = np.array([sample.metrics["confidence"] for sample in known], np.float64)
+    right = np.array([sample.metrics["acc"] for sample in known], np.float64)
     n_bins = CalibrationError.n_bins
     bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
     distances = np.abs(np.bincount(bins, right - confidence, n_bins))
@@ -128,18 +128,18 @@ class Followed:
 
 def followed(samples: Sequence[Sample]) -> Followed | None:
     """Returns how schemas were followed; None where there was none that compiled."""
-    compiled = [one for one in samples if "grammar_ms" in one.metrics]
+    compiled = [sample for sample in samples if "grammar_ms" in sample.metrics]
     if not compiled:
         return None
-    finished = [one for one in compiled if one.finish_reason == "stop"]
-    grammar_ms = [one.metrics["grammar_ms"] for one in compiled]
+    finished = [sample for sample in compiled if sample.finish_reason == "stop"]
+    grammar_ms = [sample.metrics["grammar_ms"] for sample in compiled]
     return Followed(
         len(compiled),
         len(finished),
-        sum(one.metrics["valid"] == 1 for one in finished),
+        sum(sample.metrics["valid"] == 1 for sample in finished),
         float(np.mean(grammar_ms)),
         max(grammar_ms),
-        float(np.median([one.metrics["compile_ms"] for one in compiled])),
+        float(np.median([sample.metrics["compile_ms"] for sample in compiled])),
     )
 
 

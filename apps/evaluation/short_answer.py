@@ -51,19 +51,19 @@ class ShortAnswer:
 
     def judge(self, problem: Problem, text: str) -> Judgement:
         """Returns whether ``text`` is a right answer, or has one in it."""
-        right, found = right_answers(problem), normal_form(text)
-        is_exact = found in right
-        is_in = any(f" {one} " in f" {found} " for one in right)
+        right, answer = right_answers(problem), normal_form(text)
+        is_exact = answer in right
+        is_in = any(f" {form} " in f" {answer} " for form in right)
         reason = None if is_exact else f"got {text.strip()[:60]!r}, expected {right[0]!r}"
         return Judgement({"exact": float(is_exact), "contained": float(is_in)}, text, reason)
 
 
 def right_answers(problem: Problem) -> list[str]:
     """Returns the normal forms of a problem's answers, of which there is one at least."""
-    found = [normal_form(line) for line in problem["answer"].splitlines()]
-    if not any(found):
+    forms = [normal_form(line) for line in problem["answer"].splitlines()]
+    if not any(forms):
         raise ConfigError(f"{problem.place}: answer is blank, expected a text, or several")
-    return [one for one in found if one]
+    return [form for form in forms if form]
 
 
 def normal_form(text: str) -> str:

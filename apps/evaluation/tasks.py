@@ -117,7 +117,7 @@ def read_objects(path: Path, expected: str) -> list[tuple[str, dict[str, Any]]]:
     Raises:
         ConfigError: The file cannot be read, a line is no object, or there is none.
     """
-    found: list[tuple[str, dict[str, Any]]] = []
+    objects: list[tuple[str, dict[str, Any]]] = []
     for i, line in enumerate(stated_text(path).split("\n")):
         if not line.strip():
             continue
@@ -128,10 +128,10 @@ def read_objects(path: Path, expected: str) -> list[tuple[str, dict[str, Any]]]:
             raise ConfigError(f"{place}: not valid JSON ({error}), {expected}") from None
         if not isinstance(fields, dict):
             raise ConfigError(f"{place}: got {type(fields).__name__}, {expected}")
-        found.append((place, fields))
-    if not found:
+        objects.append((place, fields))
+    if not objects:
         raise ConfigError(f"{path}: no problems, expected one JSON object per line")
-    return found
+    return objects
 
 
 _OTHER_BENCHMARKS = {
@@ -164,8 +164,8 @@ def _lines(value: Any) -> Any:
         lists = [value.get(key) for key in ("aliases", "normalized_aliases", "text")]
         texts = [value.get("value")]
         texts += [text for each in lists if isinstance(each, list) for text in each]
-        value = list(dict.fromkeys(one for one in texts if isinstance(one, str))) or value
-    is_texts = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        value = list(dict.fromkeys(text for text in texts if isinstance(text, str))) or value
+    is_texts = isinstance(value, list) and all(isinstance(text, str) for text in value)
     return "\n".join(value) if is_texts else value
 
 

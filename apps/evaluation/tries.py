@@ -68,10 +68,10 @@ class Tries:
             ConfigError: The text is no such setting.
         """
         name, _, rest = text.partition(":")
-        given = dict(pair.partition("=")[::2] for pair in rest.split(",") if pair)
+        fields = dict(pair.partition("=")[::2] for pair in rest.split(",") if pair)
         makers: dict[str, Callable[[str], object]] = {"n": int, "choose": str, "temperature": float}
         try:
-            values = {key: makers[key](value) for key, value in given.items()}
+            values = {key: makers[key](value) for key, value in fields.items()}
         except (KeyError, ValueError):
             name = ""
         if name != BEST_OF:

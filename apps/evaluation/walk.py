@@ -43,7 +43,7 @@ def walk(
     if n_held := sum(len(settings) - len(some) for some in missing):
         note(f"{n_held} of {len(names) * len(settings)} samples are there already")
     try:
-        needed = [one for one in settings if any(one in some for some in missing)]
+        needed = [setting for setting in settings if any(setting in some for some in missing)]
         for i, setting in enumerate(needed):
             report("warm-up", i, len(needed))
             work.warm_up(setting)
@@ -83,7 +83,7 @@ def _take_beside(
 ) -> None:
     """Takes ``n_at_once`` samples of a setting at a time, and keeps them as they are done."""
     names = work.names
-    for setting in {one.fingerprint: one for some in missing for one in some}.values():
+    for setting in {setting.fingerprint: setting for some in missing for setting in some}.values():
         places = [i for i, some in enumerate(missing) if setting in some]
         with ThreadPoolExecutor(n_at_once) as pool:
             jobs = {pool.submit(work.take, setting, i): i for i in places}

@@ -25,8 +25,8 @@ class Work(Protocol):
     def warm_up(self, setting: Setting) -> None:
         """Loads what the setting needs; whatever is wrong with it comes to light here."""
 
-    def n_at_once(self, settings: Sequence[Setting], asked: int | None) -> int:
-        """Returns how many samples are taken at a time; a ConfigError if it cannot be ``asked``."""
+    def n_at_once(self, settings: Sequence[Setting], n_requested: int | None) -> int:
+        """Returns how many samples are taken at a time; or raises a ConfigError."""
 
     def take(self, setting: Setting, index: int) -> Sample:
         """Returns the sample of a problem under a setting; threads may ask for several at once."""
@@ -66,9 +66,9 @@ class OneAtATime:
         """Opens the setting's engine."""
         self.engines.of(setting)
 
-    def n_at_once(self, settings: Sequence[Setting], asked: int | None) -> int:
+    def n_at_once(self, settings: Sequence[Setting], n_requested: int | None) -> int:
         """Returns 1; a ConfigError if several were asked for."""
-        if asked not in (None, 1):
+        if n_requested not in (None, 1):
             raise ConfigError(f"{self.WHY}: leave out --parallel")
         return 1
 

@@ -34,12 +34,12 @@ class Bundles:
             )
         self._shipped = [ship_bundle(folder) for folder in folders]
         self._manifests = [read_manifest(folder) for folder in folders]
-        names = {(one.name, one.quantization) for one in self._manifests}
+        names = {(manifest.name, manifest.quantization) for manifest in self._manifests}
         if len(names) > 1:
             raise ConfigError(f"{path} has bundles of different models: name one of them")
 
     @property
-    def one(self) -> tuple[Path, BundleManifest]:
+    def any_bundle(self) -> tuple[Path, BundleManifest]:
         """A bundle that says what all have in common: model, tokenizer, context."""
         return self._shipped[0].folder, self._manifests[0]
 
@@ -55,15 +55,15 @@ class Bundles:
         Raises:
             HostError: None does.
         """
-        wanted = hello["triple"]
+        triple = hello["triple"]
         made: list[str] = []
         for shipped, manifest in zip(self._shipped, self._manifests, strict=True):
             triples = {model.contract.triple for model in manifest.models.values()} - {ANY_TRIPLE}
-            if triples <= {wanted}:
+            if triples <= {triple}:
                 return shipped
             made += sorted(triples)
         raise HostError(
-            f"it is {wanted}, the bundle was compiled for {', '.join(dict.fromkeys(made))}: "
+            f"it is {triple}, the bundle was compiled for {', '.join(dict.fromkeys(made))}: "
             "export for it with `edgedec fleet export`",
             is_final=True,
         )

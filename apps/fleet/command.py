@@ -133,8 +133,8 @@ def export(
     with _needs_fleet_extra():
         from edgedec.apps.fleet.export import export_fleet
     is_compiled = bool(library_suffixes(compiler or ""))
-    asked = ["--quant", quant, *([] if compiler is None else ["--compiler", compiler])]
-    asyncio.run(export_fleet(file, model, output, asked, is_compiled, force))
+    arguments = ["--quant", quant, *([] if compiler is None else ["--compiler", compiler])]
+    asyncio.run(export_fleet(file, model, output, arguments, is_compiled, force))
 
 
 @fleet.command(cls=HelpCommand)
@@ -174,12 +174,12 @@ def bench(
         from edgedec.apps.fleet.keeper import CrewOptions
         from edgedec.apps.fleet.work import bench_hosts
     passes.counts()
-    given = [(f"--{name.replace('_', '-')}", value) for name, value in vars(passes).items()]
-    asked = [part for name, value in given if value is not None for part in (name, value)]
-    asked += ["--repetitions", str(repetitions)]
-    asked += [] if threads is None else ["--threads", str(threads)]
-    asked += ["--allow-noise"] * allow_noise
-    asyncio.run(bench_hosts(file, bundle, output, asked, CrewOptions(force, wait)))
+    values = [(f"--{name.replace('_', '-')}", value) for name, value in vars(passes).items()]
+    arguments = [part for name, value in values if value is not None for part in (name, value)]
+    arguments += ["--repetitions", str(repetitions)]
+    arguments += [] if threads is None else ["--threads", str(threads)]
+    arguments += ["--allow-noise"] * allow_noise
+    asyncio.run(bench_hosts(file, bundle, output, arguments, CrewOptions(force, wait)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,13 +218,13 @@ def evaluate(
       edgedec fleet eval fleet.toml qwen.edgedec --task human_eval --data human_eval.jsonl -o found/
     """
     with _needs_fleet_extra():
-        from edgedec.apps.fleet.bundles import Bundles as Found
+        from edgedec.apps.fleet.bundles import Bundles as FoundBundles
         from edgedec.apps.fleet.keeper import CrewOptions
         from edgedec.apps.fleet.work import EvalRun, evaluate_hosts
-    bundles = Found(bundle)
+    bundles = FoundBundles(bundle)
     if what.parallel not in (None, 1):
         raise ConfigError("each host answers one problem at a time: leave out --parallel")
-    job = make_job(bundles.one[0], what, loading, request)
+    job = make_job(bundles.any_bundle[0], what, loading, request)
     crew = CrewOptions(how.force, how.wait)
     run = EvalRun(job, request, bundles, output, how.label, json)
     asyncio.run(evaluate_hosts(file, run, crew))
@@ -272,5 +272,5 @@ def write(
         from edgedec.apps.fleet.write import WriteOptions, write_on_hosts
     if not prompts and not corpus:
         raise ConfigError("there is nothing to answer: name --prompts or --corpus")
-    wanted = WriteOptions(corpus or [], prompts or [], n_self, temperature)
-    asyncio.run(write_on_hosts(file, bundle, output, wanted, CrewOptions(force, wait)))
+    write_options = WriteOptions(corpus or [], prompts or [], n_self, temperature)
+    asyncio.run(write_on_hosts(file, bundle, output, write_options, CrewOptions(force, wait)))

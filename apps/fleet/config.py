@@ -117,9 +117,9 @@ def _read_host(label: str, fields: Any, source: str) -> Host:
         )
     if not isinstance(fields, dict):
         raise ConfigError(f"{place} is {fields!r}, expected a table")
-    if found := set(fields) & _SECRETS:
+    if secrets := set(fields) & _SECRETS:
         raise ConfigError(
-            f"{place} has {_listed(found)}: use an ssh agent or a key, not secrets in a file"
+            f"{place} has {_listed(secrets)}: use an ssh agent or a key, not secrets in a file"
         )
     if unknown := set(fields) - _HOST_KEYS:
         raise ConfigError(f"{place} has {_listed(unknown)}, expected {_listed(_HOST_KEYS)}")
@@ -147,11 +147,11 @@ def _listed(names: set[str]) -> str:
 
 
 def _parse_ssh(text: Any, place: str) -> tuple[str | None, str, int | None]:
-    found = _SSH_NAME.fullmatch(text) if isinstance(text, str) else None
-    if found is None or (found["port"] and not 0 < int(found["port"]) < 65536):
+    match = _SSH_NAME.fullmatch(text) if isinstance(text, str) else None
+    if match is None or (match["port"] and not 0 < int(match["port"]) < 65536):
         raise ConfigError(f"{place}: ssh is {text!r}, expected a name as in `ssh pi@pi5.local`")
-    port = found["port"]
-    return found["user"], found["host"].strip("[]"), None if port is None else int(port)
+    port = match["port"]
+    return match["user"], match["host"].strip("[]"), None if port is None else int(port)
 
 
 def _path(text: Any, place: str, key: str) -> str:

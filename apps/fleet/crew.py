@@ -44,7 +44,9 @@ class Crew(Protocol):
 
 
 @asynccontextmanager
-async def gather_crew(fleet: Fleet, shipping: Shipping, asked: CrewOptions) -> AsyncIterator[Crew]:
+async def gather_crew(
+    fleet: Fleet, shipping: Shipping, options: CrewOptions
+) -> AsyncIterator[Crew]:
     """Yields the crew of a fleet, once every worker is there or did not come at its first try.
 
     Raises:
@@ -55,10 +57,10 @@ async def gather_crew(fleet: Fleet, shipping: Shipping, asked: CrewOptions) -> A
     # A worker holds one task at a time, so that slow ones have no store of tasks at the end.
     with dask.config.set({"distributed.scheduler.worker-saturation": 1.0}):
         if fleet.cluster is not None:
-            async with _cluster_crew(fleet.cluster, shipping, asked) as workers:
+            async with _cluster_crew(fleet.cluster, shipping, options) as workers:
                 yield workers
         else:
-            async with _ssh_crew(fleet.hosts, shipping, asked) as hosts:
+            async with _ssh_crew(fleet.hosts, shipping, options) as hosts:
                 yield hosts
 
 
@@ -117,7 +119,7 @@ class SshCrew:
 
 @asynccontextmanager
 async def _ssh_crew(
-    hosts: Sequence[Host], shipping: Shipping, asked: CrewOptions
+    hosts: Sequence[Host], shipping: Shipping, options: CrewOptions
 ) -> AsyncIterator[SshCrew]:
     tls = make_keys()
     roles = {f"tls_{role}_{part}": tls[part] for role in ("client", "scheduler", "worker")
@@ -125,8 +127,8 @@ async def _ssh_crew(
     security = Security(require_encryption=True, tls_ca_file=tls["cert"], **roles)
     local = {"host": "127.0.0.1", "port": 0, "protocol": "tls", "security": security}
     async with Scheduler(**local, dashboard=False, worker_ttl=None) as scheduler:
-        start = Start(secrets.token_hex(8), asked.is_forced, scheduler.port, tls)
-        keepers = [Keeper(host, start, shipping, asked) for host in hosts]
+        start = Start(secrets.token_hex(8), options.is_forced, scheduler.port, tls)
+        keepers = [Keeper(host, start, shipping, options) for host in hosts]
         async with Client(scheduler.address, security=security, asynchronous=True) as client:
             crew = SshCrew(client, scheduler, keepers)
             try:
@@ -165,8 +167,8 @@ class ClusterCrew:
     async def look(self) -> None:
         """Notes which workers there are now."""
         workers = (await self.client.scheduler.identity())["workers"]
-        for address, found in sorted(workers.items()):
-            self._addresses[self.label(str(found["name"]))] = address
+        for address, info in sorted(workers.items()):
+            self._addresses[self.label(str(info["name"]))] = address
         for label, address in self.addresses.items():
             if address not in workers:
                 self.retire(label, "it left the cluster")
@@ -180,7 +182,7 @@ class ClusterCrew:
 
 @asynccontextmanager
 async def _cluster_crew(
-    cluster: Cluster, shipping: Shipping, asked: CrewOptions
+    cluster: Cluster, shipping: Shipping, options: CrewOptions
 ) -> AsyncIterator[ClusterCrew]:
     paths = {f"tls_client_{part}": cluster.tls[part] for part in ("cert", "key") if cluster.tls}
     security = (
@@ -190,7 +192,7 @@ async def _cluster_crew(
     )
     try:
         client = await Client(
-            cluster.address, security=security, asynchronous=True, timeout=asked.patience_s
+            cluster.address, security=security, asynchronous=True, timeout=options.patience_s
         )
     except (OSError, ValueError) as error:
         raise ConfigError(f"no Dask scheduler answers at {cluster.address} ({error})") from None

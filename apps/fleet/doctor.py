@@ -29,7 +29,7 @@ async def examine_fleet(
     bundles = None if bundle is None else Bundles(bundle)
     failed = {} if wheels is None else await _install_all(fleet.hosts, _wheels(wheels))
     seen = await look_at(fleet.hosts, is_forced)
-    rows = [_row(one, bundles, failed.get(one.host.label)) for one in seen]
+    rows = [_row(host, bundles, failed.get(host.host.label)) for host in seen]
     if is_json:
         print_json({"hosts": rows})
     else:
@@ -38,16 +38,16 @@ async def examine_fleet(
 
 
 def _wheels(path: Path) -> list[Path]:
-    found = [path] if path.suffix == ".whl" else sorted(path.glob("*.whl"))
-    if not found or not all(wheel.is_file() for wheel in found):
+    wheels = [path] if path.suffix == ".whl" else sorted(path.glob("*.whl"))
+    if not wheels or not all(wheel.is_file() for wheel in wheels):
         raise ConfigError(f"{path} has no wheels: build them with `make wheels`")
-    return found
+    return wheels
 
 
 async def _install_all(hosts: Sequence[Host], wheels: Sequence[Path]) -> dict[str, str]:
     """Returns why installing failed, by label."""
 
-    async def one(host: Host) -> str | None:
+    async def install_host(host: Host) -> str | None:
         note(f"{host.label}: installing")
         try:
             note(f"{host.label}: installed {await install(host, wheels)}")
@@ -55,7 +55,7 @@ async def _install_all(hosts: Sequence[Host], wheels: Sequence[Path]) -> dict[st
             return str(error)
         return None
 
-    problems = await asyncio.gather(*map(one, hosts))
+    problems = await asyncio.gather(*map(install_host, hosts))
     pairs = zip(hosts, problems, strict=True)
     return {host.label: problem for host, problem in pairs if problem is not None}
 

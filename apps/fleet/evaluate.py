@@ -43,7 +43,7 @@ class Spread:
     tasks: Sequence[Task]
 
 
-def cut_into_tasks(job: Job, asked: RequestOptions, bundle: str, data: str) -> Spread:
+def cut_into_tasks(job: Job, request: RequestOptions, bundle: str, data: str) -> Spread:
     """Returns the tasks of an evaluation.
 
     bundle, data: what hosts call them.
@@ -63,7 +63,7 @@ def cut_into_tasks(job: Job, asked: RequestOptions, bundle: str, data: str) -> S
         "data_name": job.data.name,
         "what": _plain(what),
         "loading": _plain(job.loading),
-        "request": _plain(asked),
+        "request": _plain(request),
     }
     tasks = [
         Task({**common, "setting": setting.label, "index": index, "name": name})
@@ -78,8 +78,8 @@ def _for_any_host(setting: Setting) -> Setting:
     return dataclasses.replace(setting, facts={**setting.facts, "threads": "each host's own"})
 
 
-def _plain(given: TaskOptions | LoadOptions | RequestOptions) -> dict[str, Any]:
-    fields = dataclasses.asdict(given)
+def _plain(options: TaskOptions | LoadOptions | RequestOptions) -> dict[str, Any]:
+    fields = dataclasses.asdict(options)
     for name, value in fields.items():
         if isinstance(value, Path):
             raise ConfigError(
@@ -124,16 +124,16 @@ def summarise(
         EdgedecError: A sample is not one, or cannot be written.
     """
     settings = {setting.label: setting for setting in cut.settings}
-    found = [(task, answer) for task in cut.tasks if (answer := store.find(task)) is not None]
-    answers = [answer for _, answer in found]
-    samples = [_sample(task, answer, settings[task.fields["setting"]]) for task, answer in found]
+    pairs = [(task, answer) for task in cut.tasks if (answer := store.find(task)) is not None]
+    answers = [answer for _, answer in pairs]
+    samples = [_sample(task, answer, settings[task.fields["setting"]]) for task, answer in pairs]
     held = Samples(
         {setting.fingerprint: setting for setting in cut.settings},
         {(sample.fingerprint, sample.name): sample for sample in samples},
     )
     _write_samples(folder / SAMPLES, cut.settings, samples)
     facts = {
-        "is_complete": len(found) == len(cut.tasks),
+        "is_complete": len(pairs) == len(cut.tasks),
         "device": device_facts(),
         "build": build_facts(),
         "hosts": host_rows(samples, answers, lost),
@@ -170,15 +170,15 @@ def host_rows(
     """Returns what each host did, JSON-ready."""
     rows = []
     for label in dict.fromkeys([*(answer.host for answer in answers), *lost]):
-        own = [sample for sample, answer in zip(samples, answers, strict=True)
+        of_host = [sample for sample, answer in zip(samples, answers, strict=True)
                if answer.host == label]  # fmt: skip
         states = [answer.state for answer in answers if answer.host == label]
         rows.append(
             {
                 "label": label,
-                "n_samples": len(own),
-                "seconds": sum(sample.seconds for sample in own),
-                "tokens_per_s": tokens_per_s(own),
+                "n_samples": len(of_host),
+                "seconds": sum(sample.seconds for sample in of_host),
+                "tokens_per_s": tokens_per_s(of_host),
                 "max_celsius": max((s["max_celsius"] or 0.0 for s in states), default=0.0) or None,
                 "was_throttled": any(state["is_throttled"] for state in states),
                 "lost": lost.get(label),

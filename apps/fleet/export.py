@@ -35,7 +35,7 @@ async def export_fleet(
         raise ConfigError(f"{file} names a Dask cluster: export for it with `edgedec export`")
     folder.mkdir(parents=True, exist_ok=True)
     seen = await look_at(fleet.hosts, is_forced)
-    kinds = sorted({one.hello["triple"] for one in seen if one.hello is not None})
+    kinds = sorted({host.hello["triple"] for host in seen if host.hello is not None})
     if not kinds:
         raise EdgedecError(_problems(seen))
     for kind in kinds if is_compiled else [ANY_TRIPLE]:
@@ -49,7 +49,7 @@ async def export_fleet(
         note(f"{host.label}: {shipped.folder.name} {'was there' if is_there else 'copied'}")
 
     brought = await look_at(fleet.hosts, is_forced, bring)
-    if any(one.problem for one in brought):
+    if any(bundle.problem for bundle in brought):
         raise EdgedecError(_problems(brought))
 
 
@@ -76,5 +76,5 @@ async def _make(model: str, bundle: Path, options: Sequence[str], kind: str) -> 
 
 
 def _problems(seen: Sequence[Seen]) -> str:
-    failed = [f"{one.host.label}: {one.problem}" for one in seen if one.problem]
+    failed = [f"{host.host.label}: {host.problem}" for host in seen if host.problem]
     return "; ".join(failed)

@@ -27,10 +27,10 @@ class FilesPlugin(WorkerPlugin):
     def of(cls, needed: Mapping[str, Shipped]) -> FilesPlugin:
         """Returns a plugin with the content of folders, which it holds in memory."""
         folders = {
-            one.name: {path: (one.folder / path).read_bytes() for path in one.hashes}
-            for one in needed.values()
+            bundle.name: {path: (bundle.folder / path).read_bytes() for path in bundle.hashes}
+            for bundle in needed.values()
         }
-        return cls(folders, {alias: one.name for alias, one in needed.items()})
+        return cls(folders, {alias: bundle.name for alias, bundle in needed.items()})
 
     def setup(self, worker: Worker) -> None:
         """Writes the files, before the worker gets tasks."""

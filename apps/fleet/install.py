@@ -86,8 +86,8 @@ async def _run(connection: asyncssh.SSHClientConnection, command: str) -> str:
     Raises:
         HostError: It fails.
     """
-    found = await connection.run(command, check=False)
-    if found.exit_status != 0:
-        said = [line for line in str(found.stderr or "").splitlines() if line.strip()]
+    done = await connection.run(command, check=False)
+    if done.exit_status != 0:
+        said = [line for line in str(done.stderr or "").splitlines() if line.strip()]
         raise HostError(f"installing failed: {said[-1] if said else 'no message'}", is_final=True)
-    return str(found.stdout)
+    return str(done.stdout)

@@ -42,11 +42,11 @@ class Keeper:
     port: of this machine, where the scheduler reaches the host's worker; always the same one.
     """
 
-    def __init__(self, host: Host, start: Start, shipping: Shipping, asked: CrewOptions) -> None:
+    def __init__(self, host: Host, start: Start, shipping: Shipping, options: CrewOptions) -> None:
         self.host, self.port = host, free_port()
         self.is_tried = False
         self.hello: dict[str, Any] | None = None
-        self._start, self._shipping, self._asked = start, shipping, asked
+        self._start, self._shipping, self._options = start, shipping, options
         self._seen_s = time.monotonic()
         self._n_starts = 0
 
@@ -63,7 +63,7 @@ class Keeper:
             except EdgedecError as error:  # of this machine's files
                 reason, is_final = str(error), True
             self.is_tried = True
-            is_late = time.monotonic() - self._seen_s > self._asked.patience_s
+            is_late = time.monotonic() - self._seen_s > self._options.patience_s
             if is_final or is_late or self._n_starts >= _MAX_STARTS:
                 on_lost(self.host.label, reason)
                 return

@@ -61,7 +61,7 @@ async def _look(host: Host, start: Start, visit: Visit | None) -> Seen:
 async def _system(connection: asyncssh.SSHClientConnection) -> str:
     """Returns what a host without edgedec is, as far as its shell knows."""
     try:
-        found = await connection.run(_SHELL, check=False, timeout=20)
+        done = await connection.run(_SHELL, check=False, timeout=20)
     except (asyncssh.Error, OSError, TimeoutError):
         return ""
-    return ", ".join(str(found.stdout or "").split("\n")).strip(", ")
+    return ", ".join(str(done.stdout or "").split("\n")).strip(", ")

@@ -39,11 +39,11 @@ def ship_bundle(bundle: Path) -> Shipped:
     manifest = read_manifest(bundle)
     hashes = {path: entry.sha256 for path, entry in manifest.files.items()}
     n_bytes = sum(entry.n_bytes for entry in manifest.files.values())
-    stated = bundle / MANIFEST_NAME
+    manifest_path = bundle / MANIFEST_NAME
     return Shipped(
         bundle,
-        {**hashes, MANIFEST_NAME: file_sha256(stated)},
-        n_bytes + stated.stat().st_size,
+        {**hashes, MANIFEST_NAME: file_sha256(manifest_path)},
+        n_bytes + manifest_path.stat().st_size,
     )
 
 

@@ -93,20 +93,20 @@ class _Work:
             asyncio.create_task(self._crew.changed.wait()),
         }
         done, waiting = await asyncio.wait(news, return_when="FIRST_COMPLETED")
-        for one in waiting:
-            one.cancel()
+        for future in waiting:
+            future.cancel()
         if self._crew.changed.is_set():
             self._crew.changed.clear()
             self._drop_lost()
-        found = []
-        for one in done:
-            finished = one.result()
+        answers = []
+        for future in done:
+            finished = future.result()
             if finished in self.waiting:
                 task, n_tries = self.waiting.pop(finished)
                 if (answer := self._judge(task, n_tries, finished.result())) is not None:
                     del self._left[task.key]
-                    found.append((task, answer))
-        return found
+                    answers.append((task, answer))
+        return answers
 
     @property
     def left(self) -> list[Task]:
@@ -139,7 +139,7 @@ class _Work:
 async def _answer_of(future: Future) -> dict[str, Any]:
     """Returns what a worker made of a task; ``error`` alone if workers were lost with it."""
     try:
-        found: dict[str, Any] = json.loads(await future)
+        answer: dict[str, Any] = json.loads(await future)
     except Exception as error:
         return {"error": str(error)}
-    return found
+    return answer

@@ -69,9 +69,9 @@ class TaskStore:
         """Returns what came of a task earlier; None if nothing did, or its file is damaged."""
         path = self._path(task)
         try:
-            found = json.loads(path.read_bytes())
-            if found["task"] == json.loads(task.text) and found["hash"] == _hash(found):
-                return Answer(*(found[name] for name in _PARTS))
+            content = json.loads(path.read_bytes())
+            if content["task"] == json.loads(task.text) and content["hash"] == _hash(content):
+                return Answer(*(content[name] for name in _PARTS))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError, KeyError, TypeError):

@@ -44,13 +44,13 @@ def run_task(text: str) -> str:
     it, and the state of its host."""
     task = json.loads(text)
     try:
-        found: dict[str, Any] = {"result": _KINDS[task["kind"]](task)}
+        answer: dict[str, Any] = {"result": _KINDS[task["kind"]](task)}
     except Exception as error:  # whatever it is, the fleet names this host and goes on
         said = str(error) or type(error).__name__
-        found = {"error": said.splitlines()[0]}
+        answer = {"error": said.splitlines()[0]}
     host = str(get_worker().name)
     here = {"state": dataclasses.asdict(read_state()), "device": dataclasses.asdict(_device())}
-    return json.dumps({**found, "host": host, **here})
+    return json.dumps({**answer, "host": host, **here})
 
 
 _device = cache(read_device)  # it stays the same
@@ -94,7 +94,7 @@ def _last_line(errors: str, code: int) -> str:
 def _evaluate(task: dict[str, Any]) -> Any:
     """Returns the sample of one problem under one setting."""
     work, settings = _open(task)
-    setting = next(one for one in settings if one.label == task["setting"])
+    setting = next(setting for setting in settings if setting.label == task["setting"])
     if setting.label not in _warm:
         work.warm_up(setting)
         _warm.add(setting.label)
@@ -115,11 +115,11 @@ def _open(task: dict[str, Any]) -> tuple[Work, list[Setting]]:
 
 
 def _make(task: dict[str, Any]) -> tuple[ExitStack, Work, list[Setting]]:
-    given = dict(task["what"])
-    given |= {"task": TaskName(given["task"]), "data": _folder(task["data"]) / task["data_name"]}
+    values = dict(task["what"])
+    values |= {"task": TaskName(values["task"]), "data": _folder(task["data"]) / task["data_name"]}
     job = make_job(
         _folder(task["bundle"]),
-        TaskOptions(**given),
+        TaskOptions(**values),
         LoadOptions(**task["loading"]),
         RequestOptions(**task["request"]),
     )

@@ -34,7 +34,7 @@ RESULT = "result.json"
 
 
 async def bench_hosts(
-    file: Path, bundle: Path, folder: Path, options: Sequence[str], asked: CrewOptions
+    file: Path, bundle: Path, folder: Path, options: Sequence[str], crew_options: CrewOptions
 ) -> None:
     """Measures on every host.
 
@@ -51,10 +51,10 @@ async def bench_hosts(
         away = [host for host in fleet.hosts if not is_measured(tasks[host.label], store, folder)]
         if fleet.hosts and not away:
             return
-        async with gather_crew(replace(fleet, hosts=tuple(away)), shipping, asked) as crew:
-            wanted = [bench_task(bundles.alias, options, label) for label in crew.addresses]
+        async with gather_crew(replace(fleet, hosts=tuple(away)), shipping, crew_options) as crew:
+            bench_tasks = [bench_task(bundles.alias, options, label) for label in crew.addresses]
             left = await spread(
-                crew, wanted, store, lambda task, answer: write_answer(task, answer, folder)
+                crew, bench_tasks, store, lambda task, answer: write_answer(task, answer, folder)
             )
             missing = {**{str(task.host): "it was away" for task in left}, **crew.lost}
     if missing:
@@ -65,24 +65,24 @@ async def bench_hosts(
 
 @dataclass(frozen=True)
 class EvalRun:
-    """An evaluation to spread. asked: the options that its requests were made from."""
+    """An evaluation to spread. request_options: the options that its requests were made from."""
 
     job: Job
-    asked: RequestOptions
+    request_options: RequestOptions
     bundles: Bundles
     folder: Path
     label: str | None
     is_json: bool
 
 
-async def evaluate_hosts(file: Path, run: EvalRun, asked: CrewOptions) -> None:
+async def evaluate_hosts(file: Path, run: EvalRun, crew_options: CrewOptions) -> None:
     """Evaluates on all hosts together, and prints what they found.
 
     Raises:
         EdgedecError: Problems are left that no host could answer; the others are kept.
     """
     fleet, data = read_fleet(file), ship_file(run.job.data)
-    cut = cut_into_tasks(run.job, run.asked, run.bundles.alias, data.name)
+    cut = cut_into_tasks(run.job, run.request_options, run.bundles.alias, data.name)
 
     def shipping(hello: Mapping[str, Any]) -> dict[str, Shipped]:
         return {run.bundles.alias: run.bundles.for_host(hello), data.name: data}
@@ -90,18 +90,18 @@ async def evaluate_hosts(file: Path, run: EvalRun, asked: CrewOptions) -> None:
     lost: dict[str, str] = {}
     with TaskStore(run.folder) as store:
         if missing := missing_tasks(cut, store):
-            async with gather_crew(fleet, shipping, asked) as crew:
+            async with gather_crew(fleet, shipping, crew_options) as crew:
                 await spread(crew, missing, store, announcer(cut))
                 lost = crew.lost
-        found = summarise(run.job, cut, store, run.folder, lost)
-    if found.answers:
+        summary = summarise(run.job, cut, store, run.folder, lost)
+    if summary.answers:
         if run.is_json:
-            print_json(found.document)
+            print_json(summary.document)
         else:
-            write_out(render(found.document) + "\n" + render_hosts(found.document["hosts"]))
-        result = combined_result(found, *run.bundles.one, run.label)
+            write_out(render(summary.document) + "\n" + render_hosts(summary.document["hosts"]))
+        result = combined_result(summary, *run.bundles.any_bundle, run.label)
         note(f"wrote {write_result(result, run.folder / RESULT)}")
-    if not found.document["is_complete"]:
-        n_left = len(cut.tasks) - len(found.answers)
+    if not summary.document["is_complete"]:
+        n_left = len(cut.tasks) - len(summary.answers)
         why = "; ".join(f"{label}: {reason}" for label, reason in lost.items()) or "no host is left"
         raise EdgedecError(f"{n_left} samples are missing ({why}): run the same command again")

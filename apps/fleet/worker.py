@@ -52,11 +52,11 @@ def main() -> NoReturn:
     channel = _own_pipes()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end(143))
-    asked = channel.receive()
-    if asked is None:
+    message = channel.receive()
+    if message is None:
         sys.exit(0)
     try:
-        code = _serve(channel, asked)
+        code = _serve(channel, message)
     except EdgedecError as error:
         channel.send(refused=str(error))
         code = 1
@@ -80,12 +80,12 @@ def end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _serve(channel: Channel, asked: Mapping[str, Any]) -> int:
-    os.environ |= asked["environment"]
-    if asked["cores"]:
-        _stay_on(asked["cores"])
+def _serve(channel: Channel, request: Mapping[str, Any]) -> int:
+    os.environ |= request["environment"]
+    if request["cores"]:
+        _stay_on(request["cores"])
     workspace = Path.cwd()
-    lock = _lock(workspace, asked["run"], asked["is_forced"])
+    lock = _lock(workspace, request["run"], request["is_forced"])
     try:
         from edgedec.apps.fleet.hello import hello
 
@@ -137,10 +137,10 @@ def _lock(workspace: Path, run: str, is_forced: bool) -> int | None:
 
 def _holder(workspace: Path) -> dict[str, Any]:
     try:
-        found = json.loads((workspace / _HOLDER).read_text())
+        holder = json.loads((workspace / _HOLDER).read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return holder if isinstance(holder, dict) else {}
 
 
 def _take(workspace: Path, name: str, files: Mapping[str, str]) -> list[str]:
@@ -149,15 +149,15 @@ def _take(workspace: Path, name: str, files: Mapping[str, str]) -> list[str]:
     files: the SHA-256 of each file, by its path in the folder.
     """
     part, place = workspace / "files" / f"{name}.part", workspace / "files" / name
-    wrong = [path for path, stated in files.items() if not _is_whole(part / path, stated)]
+    wrong = [path for path, digest in files.items() if not _is_whole(part / path, digest)]
     if not wrong:
         part.rename(place)
     return wrong
 
 
-def _is_whole(path: Path, stated: str) -> bool:
+def _is_whole(path: Path, digest: str) -> bool:
     try:
-        return file_sha256(path) == stated
+        return file_sha256(path) == digest
     except EdgedecError:
         return False
 

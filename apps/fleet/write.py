@@ -79,7 +79,7 @@ class _Texts:
 
 
 async def write_on_hosts(
-    file: Path, bundle: Path, folder: Path, wanted: WriteOptions, asked: CrewOptions
+    file: Path, bundle: Path, folder: Path, options: WriteOptions, crew_options: CrewOptions
 ) -> None:
     """Has the hosts write texts until there are enough tokens, and writes the file of them.
 
@@ -87,7 +87,7 @@ async def write_on_hosts(
         EdgedecError: Texts are left that no host could write; the others are kept.
     """
     fleet, bundles = read_fleet(file), Bundles(bundle)
-    path, manifest = bundles.one
+    path, manifest = bundles.any_bundle
     vocab_size = manifest.target.config.vocab_size
 
     def shipping(hello: Mapping[str, Any]) -> dict[str, Shipped]:
@@ -100,21 +100,23 @@ async def write_on_hosts(
         note(f"[{len(texts.answers)}] {answer.host}: {len(answer.result)} texts, "
              f"{n_tokens:,} tokens")  # fmt: skip
 
-    common = {"kind": "write", "bundle": bundles.alias, "temperature": wanted.temperature}
+    common = {"kind": "write", "bundle": bundles.alias, "temperature": options.temperature}
     lost: dict[str, str] = {}
     with load(path, EngineOptions(draft=False)) as engine, TaskStore(folder) as store:
-        prompts = own_prompts(wanted.corpus, list(wanted.prompts), engine)
-        texts = _Texts((prompt_end(one, engine.context) for one in prompts), common)
+        prompts = own_prompts(options.corpus, list(options.prompts), engine)
+        texts = _Texts((prompt_end(prompt, engine.context) for prompt in prompts), common)
         async with AsyncExitStack() as stack:
             crew: Crew | None = None
-            while added := texts.add_groups(texts.n_missing(wanted.n_tokens)):
+            while added := texts.add_groups(texts.n_missing(options.n_tokens)):
                 if missing := _recall(added, store, texts, vocab_size):
                     if crew is None:
-                        crew = await stack.enter_async_context(gather_crew(fleet, shipping, asked))
+                        crew = await stack.enter_async_context(
+                            gather_crew(fleet, shipping, crew_options)
+                        )
                         lost = crew.lost
                     if await spread(crew, missing, store, take):
                         break
-    _finish(texts, wanted, folder, fingerprint_of(manifest, manifest.target_name), lost)
+    _finish(texts, options, folder, fingerprint_of(manifest, manifest.target_name), lost)
 
 
 def _recall(tasks: Sequence[Task], store: TaskStore, texts: _Texts, vocab_size: int) -> list[Task]:
@@ -139,13 +141,13 @@ def _check(task: Task, answer: Answer, vocab_size: int) -> None:
         not isinstance(texts, list)
         or len(texts) != len(prompts)
         or not all(is_text(text, vocab_size) for text in texts)
-        or any(text[: len(one)] != one for one, text in zip(prompts, texts, strict=True))
+        or any(text[: len(prompt)] != prompt for prompt, text in zip(prompts, texts, strict=True))
     ):
         raise EdgedecError(f"{answer.host} sent what are no answers to its prompts")
 
 
 def _finish(
-    texts: _Texts, wanted: WriteOptions, folder: Path, fingerprint: str, lost: Mapping[str, str]
+    texts: _Texts, options: WriteOptions, folder: Path, fingerprint: str, lost: Mapping[str, str]
 ) -> None:
     """Writes the texts and says who wrote them.
 
@@ -156,11 +158,16 @@ def _finish(
         n_left = len(texts.tasks) - len(texts.answers)
         why = "; ".join(f"{label}: {reason}" for label, reason in lost.items()) or "no host is left"
         raise EdgedecError(f"{n_left} groups of texts are missing ({why}): run the same again")
-    found = enough_of(texts.written(), wanted.n_tokens)
-    WrittenTexts(fingerprint, wanted.temperature, found).write(folder / TEXTS)
+    texts_ = enough_of(texts.written(), options.n_tokens)
+    WrittenTexts(fingerprint, options.temperature, texts_).write(folder / TEXTS)
     rows = []
-    for label in dict.fromkeys([*(one.host for one in texts.answers.values()), *lost]):
-        own = [text for one in texts.answers.values() if one.host == label for text in one.result]
-        rows.append([label, str(len(own)), f"{sum(map(len, own)):,}", lost.get(label, "")])
+    for label in dict.fromkeys([*(answer.host for answer in texts.answers.values()), *lost]):
+        of_host = [
+            text
+            for answer in texts.answers.values()
+            if answer.host == label
+            for text in answer.result
+        ]
+        rows.append([label, str(len(of_host)), f"{sum(map(len, of_host)):,}", lost.get(label, "")])
     write_out(table(["host", "texts", "tokens", "remarks"], rows))
-    note(f"wrote {folder / TEXTS}: {len(found)} texts, {sum(map(len, found)):,} tokens")
+    note(f"wrote {folder / TEXTS}: {len(texts_)} texts, {sum(map(len, texts_)):,} tokens")

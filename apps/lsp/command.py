@@ -58,14 +58,14 @@ class SuggestingOptions:
         ),
     ] = ""
 
-    def given(self, bundle: str) -> dict[str, Any]:
+    def settings(self, bundle: str) -> dict[str, Any]:
         """Returns the settings by their names in `ServerSettings`."""
         from edgedec.apps.typing.typing_memory import share_of
 
-        settings = {field.name: getattr(self, field.name) for field in fields(self)}
-        max_cpu = settings.pop("max_cpu")
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        max_cpu = values.pop("max_cpu")
         max_idle_cpu = None if max_cpu is None else share_of(max_cpu)
-        return {"bundle": bundle, "max_idle_cpu": max_idle_cpu, **settings}
+        return {"bundle": bundle, "max_idle_cpu": max_idle_cpu, **values}
 
 
 @takes_groups
@@ -120,7 +120,7 @@ def lsp(
     with _needs_lsp_extra():
         from edgedec.apps.lsp.server import EdgedecServer
         from edgedec.apps.lsp.settings import ServerSettings
-    settings = ServerSettings().changed_by(suggesting.given(bundle))
+    settings = ServerSettings().changed_by(suggesting.settings(bundle))
     if logging.getLogger().level >= logging.WARNING:
         # It logs tracebacks of errors that editors get anyway, and warns of what is usual.
         logging.getLogger("pygls").setLevel(logging.CRITICAL)

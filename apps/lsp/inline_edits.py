@@ -36,7 +36,7 @@ class InlineEdits:
         self._documents = documents
         self._model = model
         self._offered: OrderedDict[str, Edit] = OrderedDict()
-        self._asked: OpenDocument | None = None  # of the question that has no answer yet
+        self._open_question: OpenDocument | None = None  # of the question that has no answer yet
         self._latest: tuple[OpenDocument, int, Edit] | None = None
 
     async def inline_edit(self, params: InlineEditParams) -> InlineEditList:
@@ -48,7 +48,7 @@ class InlineEdits:
             return InlineEditList([])
         if version is not None and version != document.version:
             return InlineEditList([])
-        self._asked = document
+        self._open_question = document
         edit = await self._predict(document, params)
         if edit is None:
             return InlineEditList([])
@@ -56,8 +56,8 @@ class InlineEdits:
 
     def changing(self, document: OpenDocument, line: int) -> None:
         """A document is about to be changed in a line."""
-        if self._asked is document:
-            self._asked = None
+        if self._open_question is document:
+            self._open_question = None
             if self._model.predictor is not None:
                 self._model.predictor.pause()
         if abs(line - document.edited_line) > 1:
@@ -102,10 +102,10 @@ class InlineEdits:
 
     async def _predict(self, document: OpenDocument, params: InlineEditParams) -> Edit | None:
         predictor = await self._model.predicting()
-        if predictor is None or self._asked is not document:
+        if predictor is None or self._open_question is not document:
             return None
         marked = [] if params.context is None else params.context.diagnostics or []
-        lines = tuple(sorted({one.range.start.line for one in marked}))
+        lines = tuple(sorted({mark.range.start.line for mark in marked}))
         try:
             return await asyncio.wrap_future(
                 predictor.update(document.whole(params.position), lines)
@@ -115,8 +115,8 @@ class InlineEdits:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                if self._asked is document:
-                    self._asked = None
+                if self._open_question is document:
+                    self._open_question = None
                     predictor.pause()
                 raise
         return None

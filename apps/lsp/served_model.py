@@ -28,7 +28,7 @@ _LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Target:
     settings: ServerSettings
     roots: tuple[Path, ...]
 
@@ -63,7 +63,7 @@ class ServedModel:
         self._source: _Source | None = None  # of the engine
         self._learned: LearnedOffers | None = None
         self._seen: Stamp = None  # of its bundle, when last looked at
-        self._newest: _Wanted | None = None
+        self._newest: _Target | None = None
         self._is_news = False
         self._work: asyncio.Task[None] | None = None
         self._looked_s = 0.0
@@ -74,7 +74,7 @@ class ServedModel:
 
         roots: folders in which a relative path of a bundle is looked for.
         """
-        self._begin(_Wanted(settings, tuple(roots)))
+        self._begin(_Target(settings, tuple(roots)))
 
     async def serving(self) -> Autocompleter | None:
         """Returns the autocompleter; while one takes another's place, waits for the new one."""
@@ -126,8 +126,8 @@ class ServedModel:
     def _is_busy(self) -> bool:
         return self._work is not None and not self._work.done()
 
-    def _begin(self, wanted: _Wanted) -> None:
-        self._newest, self._is_news = wanted, True
+    def _begin(self, task: _Target) -> None:
+        self._newest, self._is_news = task, True
         if not self._is_busy:
             self._work = asyncio.get_running_loop().create_task(self._follow())
 
@@ -141,11 +141,11 @@ class ServedModel:
             except Exception as error:
                 self._window.error(EdgedecError(f"unexpected {type(error).__name__}: {error}"))
 
-    async def _make(self, wanted: _Wanted) -> None:
-        settings = wanted.settings
+    async def _make(self, task: _Target) -> None:
+        settings = task.settings
         if not settings.bundle:
             raise ConfigError("no bundle is set: start edgedec lsp BUNDLE, or set edgedec.bundle")
-        folder = await asyncio.to_thread(find_bundle, settings.bundle, wanted.roots)
+        folder = await asyncio.to_thread(find_bundle, settings.bundle, task.roots)
         memory = settings.memory
         source = _Source(
             folder,

@@ -233,29 +233,29 @@ class EdgedecServer(LanguageServer):
         if get_capability(
             self.client_capabilities, "workspace.did_change_configuration.dynamic_registration"
         ):
-            wanted = types.Registration(
+            registration = types.Registration(
                 "settings",
                 types.WORKSPACE_DID_CHANGE_CONFIGURATION,
                 types.DidChangeConfigurationRegistrationOptions(section=SECTION),
             )
-            self.client_register_capability(types.RegistrationParams([wanted]))
+            self.client_register_capability(types.RegistrationParams([registration]))
         self.session.configure(await self._asked_settings(), self._roots())
 
     async def _configure(self, params: types.DidChangeConfigurationParams) -> None:
-        given = params.settings or await self._asked_settings()
-        self.session.configure(given, self._roots())
+        settings = params.settings or await self._asked_settings()
+        self.session.configure(settings, self._roots())
 
     async def _asked_settings(self) -> object:
         """Returns the settings that the editor has, None if it does not answer."""
         if not get_capability(self.client_capabilities, "workspace.configuration"):
             return None
         items = [types.ConfigurationItem(section=SECTION)]
-        asked = self.workspace_configuration_async(types.ConfigurationParams(items))
+        answer = self.workspace_configuration_async(types.ConfigurationParams(items))
         try:
-            found = await asyncio.wait_for(asked, _PATIENCE_S)
+            settings = await asyncio.wait_for(answer, _PATIENCE_S)
         except Exception:  # an editor that offers this and then does not answer has no settings
             return None
-        return found[0] if found else None
+        return settings[0] if settings else None
 
     def _roots(self) -> list[Path]:
         uris = [*self.workspace.folders, self.workspace.root_uri or ""]

@@ -46,10 +46,10 @@ class EditorSession:
         """Takes the settings with which the editor began; complains later, in `configure`."""
         self._base = self.settings = self._base.changed_by(options)
 
-    def configure(self, given: object, roots: Sequence[Path]) -> None:
+    def configure(self, values: object, roots: Sequence[Path]) -> None:
         """Has the model follow the editor's settings, which stand above those it began with."""
         try:
-            self.settings = self._base.changed_by(given)
+            self.settings = self._base.changed_by(values)
         except ConfigError as error:
             self._window.error(error)
             if self._is_configured:
@@ -97,10 +97,10 @@ class EditorSession:
     ) -> types.InlineCompletionList:
         """Returns what is on offer at a position, and its alternatives if somebody asked for it."""
         selected = params.context.selected_completion_info
-        found = await self._offer(params, selected)
-        if found is None:
+        items = await self._offer(params, selected)
+        if items is None:
             return self._inserted(params)
-        document, offer = found
+        document, offer = items
         texts = [offer.text]
         if params.context.trigger_kind is types.InlineCompletionTriggerKind.Invoked:
             texts += await self._alternatives_to(offer)
@@ -127,10 +127,10 @@ class EditorSession:
 
     async def completion(self, params: types.CompletionParams) -> types.CompletionList:
         """Returns what is on offer as an item of a menu, which clients filter by the word typed."""
-        found = await self._offer(params)
-        if found is None:
+        items = await self._offer(params)
+        if items is None:
             return types.CompletionList(is_incomplete=True, items=[])
-        document, offer = found
+        document, offer = items
         word, place = document.word_before(params.position)
         text = word + offer.text
         item = types.CompletionItem(
@@ -191,7 +191,7 @@ class EditorSession:
         if completer is None or completer.version != offer.version:
             return []
         try:
-            found = await asyncio.wrap_future(completer.alternatives())
+            alternatives = await asyncio.wrap_future(completer.alternatives())
         except SessionError as error:
             self._model.fail(error)
             return []
@@ -200,7 +200,7 @@ class EditorSession:
             if task is not None and task.cancelling():
                 raise
             return []
-        return [one.text for one in found if one.text != offer.text]
+        return [alternative.text for alternative in alternatives if alternative.text != offer.text]
 
     def _show_others(self, completer: Autocompleter, document: OpenDocument) -> None:
         """Shows the completer other open documents as they are now."""
@@ -246,8 +246,8 @@ class EditorSession:
 def _first_line(changes: Sequence[types.TextDocumentContentChangeEvent]) -> int:
     """Returns the first line that a notification changes."""
     starts = [
-        one.range.start.line
-        for one in changes
-        if isinstance(one, types.TextDocumentContentChangePartial)
+        change.range.start.line
+        for change in changes
+        if isinstance(change, types.TextDocumentContentChangePartial)
     ]
     return min(starts, default=0)

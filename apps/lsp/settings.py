@@ -43,7 +43,7 @@ class ServerSettings:
     min_edit_probability: float = EditConfig.min_probability
     typing: AutocompleteConfig = field(default_factory=AutocompleteConfig)
 
-    def changed_by(self, given: object) -> ServerSettings:
+    def changed_by(self, values: object) -> ServerSettings:
         """Returns these settings with those of an editor put in their place.
 
         Args:
@@ -53,14 +53,14 @@ class ServerSettings:
         Raises:
             ConfigError: A name is unknown, or a value makes no sense.
         """
-        if not given:
+        if not values:
             return self
-        inner = given[SECTION] if isinstance(given, Mapping) and SECTION in given else given
+        inner = values[SECTION] if isinstance(values, Mapping) and SECTION in values else values
         if isinstance(inner, Mapping):
             inner = {key: value for key, value in inner.items() if key not in _FOREIGN}
         read = Fields({} if inner is None else inner, "settings of edgedec", ConfigError)
-        own = {one.name for one in fields(self)} - {"typing"}
-        read.only(own | TYPING_NAMES)
+        names = {field.name for field in fields(self)} - {"typing"}
+        read.only(names | TYPING_NAMES)
         return replace(
             self,
             bundle=_path(read, "bundle", self.bundle),

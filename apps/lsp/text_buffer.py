@@ -87,13 +87,13 @@ class TextBuffer:
 
     def slice(self, start: int, stop: int) -> str:
         """Returns the units from ``start`` to ``stop``."""
-        found, at = [], 0
+        parts, at = [], 0
         for piece in self._pieces:
             end = at + len(piece.units)
             if end > start and at < stop:
-                found.append(piece.units[max(start - at, 0) : stop - at])
+                parts.append(piece.units[max(start - at, 0) : stop - at])
             at = end
-        return "".join(found)
+        return "".join(parts)
 
     def whole(self, at: int) -> int:
         """Returns ``at``, or the index before where it parts the surrogates of a character."""
@@ -122,9 +122,9 @@ class TextBuffer:
         for piece in self._pieces:
             end = at + len(piece.units)
             if end > start and piece.n_ends:
-                found = LINE_END.search(piece.units, max(start - at, 0))
-                if found is not None:
-                    return at + found.start()
+                match = LINE_END.search(piece.units, max(start - at, 0))
+                if match is not None:
+                    return at + match.start()
             at = end
         return at
 
@@ -163,7 +163,7 @@ def _after_end(units: str, n: int) -> int:
     """Returns the index behind the ``n``-th line end."""
     at = 0
     for _ in range(n):
-        found = LINE_END.search(units, at)
-        assert found is not None
-        at = found.end()
+        match = LINE_END.search(units, at)
+        assert match is not None
+        at = match.end()
     return at

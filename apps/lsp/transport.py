@@ -68,8 +68,8 @@ async def read_messages(reader: asyncio.StreamReader) -> AsyncIterator[Any]:
             line = await reader.readline()
             if not line:
                 return
-            if found := _CONTENT_LENGTH.fullmatch(line):
-                n_bytes = int(found[1])
+            if match := _CONTENT_LENGTH.fullmatch(line):
+                n_bytes = int(match[1])
             elif not line.strip() and n_bytes is not None:
                 body = await reader.readexactly(n_bytes)
                 n_bytes = None

@@ -70,7 +70,7 @@ class Recorder:
     """Keeps a result, if the user wants that. Make it before anything is measured."""
 
     def __init__(self, save: SaveOptions) -> None:
-        self._asked = save
+        self._options = save
         self._before = None if save.save is None else read_state()
 
     def save(self, bundle: Path, manifest: BundleManifest, measured: Measured) -> None:
@@ -79,13 +79,13 @@ class Recorder:
         Raises:
             ConfigError: It cannot be written.
         """
-        if self._asked.save is None or self._before is None:
+        if self._options.save is None or self._before is None:
             return
         is_lost = measured.lost_share is not None and measured.lost_share > measured.bound
         result = Result(
             kind=measured.kind,
             created=utc_now(),
-            label=self._asked.label,
+            label=self._options.label,
             device=read_device(),
             before=self._before,
             after=read_state(),
@@ -100,7 +100,7 @@ class Recorder:
             limits=measured.limits,
             energy_by=measured.energy_by,
         )
-        note(f"wrote {write_result(result, self._asked.save)}")
+        note(f"wrote {write_result(result, self._options.save)}")
 
 
 def bundle_facts(bundle: Path, manifest: BundleManifest) -> dict[str, str]:

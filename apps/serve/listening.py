@@ -92,11 +92,11 @@ class _Server(uvicorn.Server):
 def _with_transport(app: Any, transport: asyncio.Transport) -> ASGIApp:
     """Returns ``app``, which finds its connection's transport in the scope of a request."""
 
-    async def found(scope: Scope, receive: Receive, send: Send) -> None:
+    async def with_transport(scope: Scope, receive: Receive, send: Send) -> None:
         extensions = {**scope.get("extensions", {}), TRANSPORT: transport}
         await app({**scope, "extensions": extensions}, receive, send)
 
-    return found
+    return with_transport
 
 
 def _limited_protocol(settings: ServerSettings) -> type[H11Protocol]:

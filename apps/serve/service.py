@@ -71,7 +71,7 @@ class Service:
                 record.note_token()
             take(event)
 
-        offer = self._found(parsed.request.model)
+        offer = self._offer_of(parsed.request.model)
         lent = self.registry.lent(offer, parsed.request.keep_alive_s)
         runner = self.runner
         async with lent as engine, runner.running(engine, parsed.request, noting, prepared) as run:
@@ -129,10 +129,10 @@ class Service:
                     is_over.set()
                     await finished(asyncio.wait((task,)))  # the engine is lent until then
 
-        offer = self._found(model)
+        offer = self._offer_of(model)
         return await while_there(receive, working())
 
-    def _found(self, model: str) -> Offer:
+    def _offer_of(self, model: str) -> Offer:
         """Returns the offered ``model``, and notes its name; a ServeError if there is none."""
         offer = self.registry.find(model)
         RECORD.get().model = offer.name

@@ -65,9 +65,9 @@ def _hunks(lines: Sequence[str]) -> Iterator[_Hunk]:
                 yield hunk
         elif line.startswith(("--- ", "+++ ")):
             names[line.startswith("+")] = _name(line[4:])
-        elif found := _HUNK.match(line):
+        elif match := _HUNK.match(line):
             name = names[0] if names[1] == _NOWHERE else names[1]
-            n_old, first, n_new = (int(part or 1) for part in found.groups())
+            n_old, first, n_new = (int(part or 1) for part in match.groups())
             hunk = _Hunk(name, first - (n_new > 0), n_old, n_new)
     if hunk is not None and not hunk.is_whole:
         raise ConfigError("the diff ends within a hunk: make it again")

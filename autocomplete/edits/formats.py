@@ -84,11 +84,11 @@ class InstructionFormat:
         if window.above:
             parts.append(f"{name} begins:\n\n{fence}\n{window.above}```\n")
         parts.append(f"The code of {name} now:\n\n{fence}\n{window.text}```\n")
-        asked = [
+        messages = [
             {"role": "system", "content": _TASK},
             {"role": "user", "content": "\n".join(parts)},
         ]
-        tokens = [*self._engine.encode(asked), *self._engine.tokenizer.encode(f"{fence}\n")]
+        tokens = [*self._engine.encode(messages), *self._engine.tokenizer.encode(f"{fence}\n")]
         return EditPrompt(tokens, window.text + "```", ("```",))
 
 
@@ -144,9 +144,9 @@ class ZetaFormat:
             f'User edited "{change.name}":\n```diff\n{_patch(change)}```'
             for change in context.changes
         )
-        asked = _ZETA.format(edits=edits, excerpt=f"```{window.name}\n{inside}```")
+        prompt_text = _ZETA.format(edits=edits, excerpt=f"```{window.name}\n{inside}```")
         opening = f"```{window.name}\n{begins}{window.above}{_START}\n"
-        tokens = self._engine.encode(asked + opening)
+        tokens = self._engine.encode(prompt_text + opening)
         return EditPrompt(tokens, window.text + _END, (_END, "```\n"))
 
 

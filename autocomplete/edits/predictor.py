@@ -91,7 +91,7 @@ class EditPredictor:
         self._history = EditHistory() if history is None else history
         self._quiet = Quiet()
         self._changed = threading.Condition()
-        self._wanted: tuple[Document, tuple[int, ...]] | None = None
+        self._next: tuple[Document, tuple[int, ...]] | None = None
         self._future: Future[Edit | None] = Future()
         self._version, self._updated_s = 0, 0.0
         self._is_closed = False
@@ -131,7 +131,7 @@ class EditPredictor:
             self._future = Future()
             self._version += 1
             self._updated_s = time.perf_counter()
-            self._wanted = document, tuple(marked)
+            self._next = document, tuple(marked)
             self._history.see(document)
             running_passes.end_passes(thread=self._thread.ident)
             self._changed.notify()
@@ -141,7 +141,7 @@ class EditPredictor:
         """Computes no more until the next update; what is being computed ends within a pass."""
         with self._changed:
             self._future.cancel()
-            self._wanted = None
+            self._next = None
             self._version += 1
             running_passes.end_passes(thread=self._thread.ident)
 
@@ -187,11 +187,11 @@ class EditPredictor:
     def _take(self) -> tuple[Document, tuple[int, ...], int, Future[Edit | None]] | None:
         """Waits for a state that was not looked at yet; None when closed."""
         with self._changed:
-            while not self._is_closed and self._wanted is None:
+            while not self._is_closed and self._next is None:
                 self._changed.wait()
-            if self._is_closed or self._wanted is None:
+            if self._is_closed or self._next is None:
                 return None
-            (document, marked), self._wanted = self._wanted, None
+            (document, marked), self._next = self._next, None
             return document, marked, self._version, self._future
 
     def _is_stale(self, version: int) -> bool:
@@ -253,7 +253,7 @@ class EditPredictor:
                     line, _, text = text.partition("\n")
                     lines.append(_Line(line, log_prob))
                     log_prob = 0.0
-                    hunk = first_hunk(window.lines, [one.text for one in lines], False)
+                    hunk = first_hunk(window.lines, [line.text for line in lines], False)
                     if hunk is not None:
                         return self._offer(document, window, hunk, lines, version)
         finally:
@@ -262,7 +262,7 @@ class EditPredictor:
             return None  # cut off: what is missing is not left out
         if text:
             lines.append(_Line(text, log_prob))
-        hunk = first_hunk(window.lines, [one.text for one in lines], True)
+        hunk = first_hunk(window.lines, [line.text for line in lines], True)
         return None if hunk is None else self._offer(document, window, hunk, lines, version)
 
     def _offer(

@@ -169,7 +169,7 @@ def quantize_rows(values: Floats, fmt: QuantFormat) -> PlainTensor:
     Raises:
         ConfigError: the format is of another kind.
     """
-    searches = {ScaleKind.ONE: _search_symmetric, ScaleKind.ONE_MIN: _search_range}
+    searches = {ScaleKind.SINGLE: _search_symmetric, ScaleKind.ONE_MIN: _search_range}
     if fmt.kind not in searches:
         raise ConfigError(f"cannot quantise to {fmt.name}; choose q8_0, q8_1, q4_0 or q4_1")
     n, k = values.shape
@@ -183,7 +183,7 @@ def quantize_rows(values: Floats, fmt: QuantFormat) -> PlainTensor:
         codes[part], scales[:, part] = searches[fmt.kind](groups[part], fmt)
     scale, minimum = scales.reshape(2, n, -1)
     codes = np.ascontiguousarray(codes.reshape(n, -1)[:, :k])
-    if fmt.kind is ScaleKind.ONE:
+    if fmt.kind is ScaleKind.SINGLE:
         return PlainTensor(fmt, codes, scale)
     return PlainTensor(fmt, codes, scale, minimum)
 

@@ -135,10 +135,10 @@ class PortableRunner:
         }
         self._n_source = 0
         self._has_source = config.encoder is not None
-        self._own = config.recurrence
-        before = np.zeros((1, self._own.look_back, self._own.row_size), np.float32)
+        self._recurrence = config.recurrence
+        before = np.zeros((1, self._recurrence.look_back, self._recurrence.row_size), np.float32)
         self._rows = dict.fromkeys(config.recurrent_layers, before)  # of all tokens, after zeros
-        self._state = np.zeros(self._own.state_sizes, np.float32)
+        self._state = np.zeros(self._recurrence.state_sizes, np.float32)
 
     def read_source(self, encoder: Path, ids: Sequence[int]) -> None:
         """Has an encoder read a source, whose rows all later passes look at."""
@@ -161,7 +161,7 @@ class PortableRunner:
         feeds |= {name: kv[:, :, :n_past] for name, kv in self._kv_cache.items()}
         names = [present_port(name) for name in self._kv_cache]
         if self._rows:
-            n_rows = self._own.look_back + n_past
+            n_rows = self._recurrence.look_back + n_past
             feeds |= {rows_port(i): rows[:, :n_rows] for i, rows in self._rows.items()}
             feeds |= self._steps(parents, n_past)
             names += map(new_rows_port, self._rows)
@@ -174,7 +174,7 @@ class PortableRunner:
 
     def _steps(self, parents: Sequence[int], n_past: int) -> dict[str, npt.NDArray[Any]]:
         """Returns what layers read to find rows; states are replayed from the beginning."""
-        recurrent = self._own
+        recurrent = self._recurrence
         if not recurrent.has_states:
             return {
                 CONV_TAPS: conv_taps(parents, recurrent.look_back + n_past, recurrent.conv_size)

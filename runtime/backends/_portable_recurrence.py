@@ -34,9 +34,9 @@ class PortableRecurrence:
     """
 
     def __init__(self, config: ModelConfig, layout: KVLayout) -> None:
-        self._own = config.recurrence
+        self._recurrence = config.recurrence
         self._layers = layout.recurrent_layers
-        has_states = self._own.has_states
+        has_states = self._recurrence.has_states
         self._new_states = [new_state_port(i) for i in self._layers] if has_states else []
         self.state = RecurrentState(config, layout)
 
@@ -47,7 +47,7 @@ class PortableRecurrence:
 
     def inputs(self, tree: TokenTree, n_past: int, n_known: int) -> dict[str, Array]:
         """Returns what a pass reads: ``n_known`` nodes of ``tree`` were computed before it."""
-        recurrence, layers = self._own, self._layers
+        recurrence, layers = self._recurrence, self._layers
         self.state.begin(n_past, tree)
         base, states, is_kept = self.state.reading()
         rows = self.state.rows_between(base - recurrence.look_back, n_past + n_known)

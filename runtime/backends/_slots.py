@@ -104,15 +104,15 @@ class TextSlots:
         self._slots = slots
         self._number = number
         with slots.lock:
-            self._own = slots.take()
-        self.runs: tuple[Run, ...] = (Run(self._own, slots.memory.slot_panels),)
+            self._own_slot = slots.take()
+        self.runs: tuple[Run, ...] = (Run(self._own_slot, slots.memory.slot_panels),)
 
     def close(self) -> None:
         """Gives everything back."""
         with self._slots.lock:
             for slot in self._foreign():
                 self._slots.unread(slot, self._number)
-            self._slots.leave(self._own)
+            self._slots.leave(self._own_slot)
             self._slots.check()
 
     def share(self, other: TextSlots, n_tokens: int) -> None:
@@ -125,11 +125,11 @@ class TextSlots:
 
         Returns whether anything changed.
         """
-        if len(self.runs) == 1 and self._own not in self._slots.readers:
+        if len(self.runs) == 1 and self._own_slot not in self._slots.readers:
             return False
         n_panels = n_tokens // KV_PANEL
         n_before = self.runs[-2].stop if len(self.runs) > 1 else 0
-        if n_before <= n_panels and self._slots.n_read(self._own) <= n_panels:
+        if n_before <= n_panels and self._slots.n_read(self._own_slot) <= n_panels:
             return False
         with self._slots.lock:
             self._follow(self.runs, n_tokens)
@@ -139,27 +139,27 @@ class TextSlots:
         """Lies where ``runs`` do for the first tokens, and in a slot of its own behind them."""
         slots, memory = self._slots, self._slots.memory
         n_panels, n_rest = divmod(n_tokens, KV_PANEL)
-        old, were_read = self._own, self._foreign()
+        old, were_read = self._own_slot, self._foreign()
         if slots.n_read(old) > n_panels:
-            self._own = slots.take()
-        read, copied = _cut(runs, n_panels, self._own)
+            self._own_slot = slots.take()
+        read, copied = _cut(runs, n_panels, self._own_slot)
         for run, start in copied:
-            memory.copy(run.slot, self._own, start, run.stop)
+            memory.copy(run.slot, self._own_slot, start, run.stop)
         source = next(run.slot for run in runs if n_panels < run.stop or run is runs[-1])
-        if n_rest and source != self._own:
-            memory.copy(source, self._own, n_panels, n_panels + 1)
-        self.runs = (*read, Run(self._own, memory.slot_panels))
+        if n_rest and source != self._own_slot:
+            memory.copy(source, self._own_slot, n_panels, n_panels + 1)
+        self.runs = (*read, Run(self._own_slot, memory.slot_panels))
         for run in read:
-            if run.slot != self._own:
+            if run.slot != self._own_slot:
                 slots.read(run.slot, self._number, run.stop)
         for slot in were_read - self._foreign():
             slots.unread(slot, self._number)
-        if self._own != old:
+        if self._own_slot != old:
             slots.leave(old)
         slots.check()
 
     def _foreign(self) -> set[int]:
-        return {run.slot for run in self.runs} - {self._own}
+        return {run.slot for run in self.runs} - {self._own_slot}
 
 
 def _cut(

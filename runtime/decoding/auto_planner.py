@@ -198,7 +198,7 @@ class AutoPlanning(Planning):
         self._free: list[tuple[str, Any]] = [(drafter.name, drafter) for drafter in team.free]
         if team.together is not None:
             self._free.append((TEAM, team.together))
-        self._asked: dict[str, float] = {}  # milliseconds, of those asked in this round
+        self._asked_ms: dict[str, float] = {}  # milliseconds, of those asked in this round
         self._models: list[_Model] | None = None
         self._model: _Model | None = None  # that drafted in this round
         self._shown = next(iter(team.models), None)  # that drafted last
@@ -263,7 +263,7 @@ class AutoPlanning(Planning):
         began_s = self._clock()
         costs = self._own_costs = self._beside.costs(self._costs)
         max_ms = self._ledger.allowance(costs.ms(1), STAKE)
-        self._asked, self._model = {}, None
+        self._asked_ms, self._model = {}, None
         tree = self._ask_free(context, room, costs)
         draft = verified(tree.nodes, self._trust, costs, 0.0, max_ms, room.n_nodes)
         plan = Levels(0, draft.rate, NOTHING_PAYS)
@@ -285,11 +285,11 @@ class AutoPlanning(Planning):
     ) -> None:
         began_s = self._clock()
         for name, drafting in self._free:
-            if name in self._asked or self._is_worth(name):
+            if name in self._asked_ms or self._is_worth(name):
                 one_s = self._clock()
                 drafting.observe(context, outcome)
-                if name in self._asked:
-                    self._asked[name] += 1000 * (self._clock() - one_s)
+                if name in self._asked_ms:
+                    self._asked_ms[name] += 1000 * (self._clock() - one_s)
         for model in self.team.models:
             model.observe(context, outcome)
         if timings is not None and self._decision is not None and self._own_costs is not None:
@@ -323,7 +323,7 @@ class AutoPlanning(Planning):
                 continue
             began_s = self._clock()
             tree = drafting.propose(context, budget)
-            self._asked[name] = 1000 * (self._clock() - began_s)
+            self._asked_ms[name] = 1000 * (self._clock() - began_s)
             if len(tree):
                 trees.append(tree if name == TEAM else by_value(tree))
         return trees[0] if len(trees) == 1 else fuse(trees, budget) if trees else DraftTree()
@@ -506,10 +506,10 @@ class AutoPlanning(Planning):
                 saved[name] += (i in outcome.path) - row
         for name, worth in self._worth.items():
             if name == MTP and self._had_mtp:
-                worth.asked(saved[name], self._had_mtp)
-            elif name in self._asked and name != MTP:
-                cost = self._asked[name] / step_ms
-                worth.asked(saved[name], cost)
+                worth.observe(saved[name], self._had_mtp)
+            elif name in self._asked_ms and name != MTP:
+                cost = self._asked_ms[name] / step_ms
+                worth.observe(saved[name], cost)
             else:
                 worth.rested()
 

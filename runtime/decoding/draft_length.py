@@ -154,7 +154,7 @@ class Worth:
         """Whether it is to be asked."""
         return self.purse >= 0
 
-    def asked(self, saved: float, cost: float) -> None:
+    def observe(self, saved: float, cost: float) -> None:
         """Takes in a round in which it was asked. saved: by its drafts, without ``cost``."""
         cost = min(max(cost, 0.0), 1.0)  # a round that took longer was disturbed
         self._n_asked += 1

@@ -127,20 +127,20 @@ class Conversation:
         context = self._streams.loaded.context
         most = context - min(config.max_new_tokens, context // 4)
         if not self._is_sliding:
-            return self._first, self._encode(self._given(messages, self._first), config)
+            return self._first, self._encode(self._messages_from(messages, self._first), config)
         if (ids := self._encoded(messages, self._first, most, config)) is not None:
             return self._first, ids
         for limit in (context // 2, most):
             for first in self._later_turns(messages):
                 if (ids := self._encoded(messages, first, limit, config)) is not None:
                     return first, ids
-        return self._first, self._encode(self._given(messages, len(messages) - 1), config)
+        return self._first, self._encode(self._messages_from(messages, len(messages) - 1), config)
 
     def _encode(self, messages: Sequence[Message], config: GenerationConfig) -> list[int]:
         variables = config.template_variables
         return self._streams.loaded.encoder.encode(messages, variables=variables)
 
-    def _given(self, messages: Sequence[Message], first: int) -> list[Message]:
+    def _messages_from(self, messages: Sequence[Message], first: int) -> list[Message]:
         return [*messages[: self._n_lasting], *messages[first:]]
 
     def _later_turns(self, messages: Sequence[Message]) -> Iterator[int]:
@@ -154,7 +154,7 @@ class Conversation:
     ) -> list[int] | None:
         """Returns the ids of the messages from ``first`` on, unless they are too many."""
         try:
-            ids = self._encode(self._given(messages, first), config)
+            ids = self._encode(self._messages_from(messages, first), config)
         except PromptTooLongError:
             return None
         return ids if len(ids) <= limit else None

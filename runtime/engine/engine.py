@@ -168,7 +168,7 @@ class Engine:
             ConfigError: A setting is unknown, or its value makes no sense.
             SessionError: The prompt is empty, longer than the context, or the engine is closed.
         """
-        return self.streams.open(prompt, self._asked(config, settings), on_progress)
+        return self.streams.open(prompt, self._config_of(config, settings), on_progress)
 
     def generate_many(
         self,
@@ -259,7 +259,7 @@ class Engine:
         """
         from edgedec.runtime.search.aligned import generate_aligned
 
-        requested = self._asked(config, settings)
+        requested = self._config_of(config, settings)
         ids = self.encode(prompt, requested.template_variables)
         return generate_aligned(
             lambda seeded, alignment: self.streams.open(
@@ -278,7 +278,7 @@ class Engine:
         """Yields the pieces that `stream` gives, for programs that await; ends it if they stop."""
         from edgedec.runtime.engine.many import in_threads
 
-        requested = self._asked(config, settings)
+        requested = self._config_of(config, settings)
         async for piece in in_threads(partial(self.stream, prompt, requested)):
             yield piece
 
@@ -469,9 +469,9 @@ class Engine:
         if system is not None:
             check_type("system", system, str, "text or None")
             messages = [{"role": "system", "content": system}, *messages]
-        return Conversation(self.streams, self._asked(config, settings), messages, is_sliding)
+        return Conversation(self.streams, self._config_of(config, settings), messages, is_sliding)
 
-    def _asked(self, config: GenerationConfig | None, settings: Settings) -> GenerationConfig:
+    def _config_of(self, config: GenerationConfig | None, settings: Settings) -> GenerationConfig:
         """Returns ``config``, or the bundle's recommendation, changed by ``settings``."""
         if config is None:
             config = self.defaults
@@ -480,7 +480,7 @@ class Engine:
 
     def _of_batch(self, config: GenerationConfig | None, settings: Settings) -> GenerationConfig:
         """Returns what is asked of each of several requests that are made at once."""
-        requested = self._asked(config, settings)
+        requested = self._config_of(config, settings)
         return requested if requested.priority else replace(requested, priority=BATCH)
 
     def learn(self, text: Sequence[int]) -> None:

@@ -84,7 +84,7 @@ class Stream(Iterator[str]):
         self._text_logprobs: list[TextLogprob] = []
         self._n_traced = 0
         self._noise = Noise(state.config.seed)
-        self._found: deque[tuple[int, str]] = deque()  # tokens of the last step, not yet emitted
+        self._pending: deque[tuple[int, str]] = deque()  # tokens of the last step, not yet emitted
         self._origins: list[str] = []
         self._stop_token: int | None = None
         self._prefilling: Prefilling | None = None
@@ -293,7 +293,7 @@ class Stream(Iterator[str]):
         request = self._request
         self._started_s = time.perf_counter()
         try:
-            if not is_whole and (self._found or self._is_stopping):
+            if not is_whole and (self._pending or self._is_stopping):
                 return run_passes(steps)
             is_reading = self._prefilled is None
             if is_reading and self._prefilling is None and request.strategy.needs_prefill:
@@ -324,13 +324,13 @@ class Stream(Iterator[str]):
         """Adds the text of the next token, and ends the output behind its last."""
         text = ""
         if not self._is_stopping:
-            if self._decoding is None and not self._found:
+            if self._decoding is None and not self._pending:
                 yield from self._begin()
-            if self._decoding is not None and not self._found:
+            if self._decoding is not None and not self._pending:
                 result = yield from self._decoding.step(self._noise)
-                self._found.extend(zip(result.tokens, result.origins, strict=True))
-            if self._found:
-                text = self._accept(*self._found.popleft())
+                self._pending.extend(zip(result.tokens, result.origins, strict=True))
+            if self._pending:
+                text = self._accept(*self._pending.popleft())
         if self._is_stopping and self._finish_reason is None:
             self._finish_reason = "cancelled"
         if self._finish_reason is not None:
@@ -364,7 +364,7 @@ class Stream(Iterator[str]):
         """Reads the prompt, and begins to decode unless cancelled, or reading found tokens."""
         if self._prefilled is None:
             yield from self._read_prompt()
-            if self._prefilled is None or self._found:
+            if self._prefilled is None or self._pending:
                 return
         prefilled, self._state.rows = self._prefilled, self._prefilled.rows
         self._decoding = self._request.strategy.begin(self._state, prefilled.hidden)
@@ -413,7 +413,7 @@ class Stream(Iterator[str]):
         """Takes provisional tokens that hold over; notes from where on the others are replaced."""
         self._state.stats.n_confirmed = prefilled.n_right
         self._state.stats.n_carried = len(prefilled.confirmed)
-        self._found.extend((token, TARGET) for token in prefilled.confirmed)
+        self._pending.extend((token, TARGET) for token in prefilled.confirmed)
         if prefilled.n_right < len(prefilled.provisional):
             assert self._request.new_text is not None
             text = self._request.new_text()
@@ -463,8 +463,8 @@ class Stream(Iterator[str]):
         if self._decoding is None:  # the prompt gave all there is
             state.stats.n_carried = max(0, len(self._origins) - 1)
         else:
-            state.stats.discard(len(self._found))
-        self._found.clear()
+            state.stats.discard(len(self._pending))
+        self._pending.clear()
         n_reused = state.stats.n_reused_tokens
         n_kept = n_reused if self._is_dropped and self._prefilling is not None else None
         self._request.prompts.end(state.sequence)

@@ -15,13 +15,13 @@ class Breakers:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._found = lru_cache(maxsize=_MAX_KEPT)(self._find)
+        self._breakers = lru_cache(maxsize=_MAX_KEPT)(self._find)
 
     def of(self, sampling: SamplingConfig) -> frozenset[int]:
         """Returns the tokens with one of the breakers in their text; none unless DRY is on."""
         if not sampling.dry_multiplier:
             return frozenset()
-        return self._found(sampling.dry_sequence_breakers)
+        return self._breakers(sampling.dry_sequence_breakers)
 
     def _find(self, texts: tuple[str, ...]) -> frozenset[int]:
         breakers = [text.encode(errors="replace") for text in texts]

@@ -62,7 +62,7 @@ def ways(schema: Any, referred: Callable[[str], Any], depth: int = 0) -> list[Pl
         return [{}] if schema else []
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         raise refuse("$ref" if depth > _MAX_DEPTH else "schema")
-    choices = [[_own(schema)]]
+    choices = [[_plain_part(schema)]]
     if "$ref" in schema:
         choices.append(ways(referred(schema["$ref"]), referred, depth + 1))
     for part in schema.get("allOf", ()):
@@ -79,7 +79,7 @@ def ways(schema: Any, referred: Callable[[str], Any], depth: int = 0) -> list[Pl
     return [way for way in merged if way.get("enum") != []]
 
 
-def _own(schema: Mapping[str, Any]) -> Plain:
+def _plain_part(schema: Mapping[str, Any]) -> Plain:
     """Returns what a schema itself says, in plain keywords."""
     in_place = ("$ref", "allOf", "anyOf", "oneOf", "const")
     made = {k: v for k, v in schema.items() if k not in ANNOTATIONS and k not in in_place}

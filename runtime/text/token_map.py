@@ -149,12 +149,12 @@ class _Reader:
         self._target = target
         self._draft_of = draft_of
         self._longest = min(_MAX_TOKEN_BYTES, max(len(s) for s in draft_of if isinstance(s, bytes)))
-        self._found: dict[int, tuple[int, ...]] = {}
+        self._known: dict[int, tuple[int, ...]] = {}
 
     def __call__(self, token: int) -> tuple[int, ...]:
-        if token not in self._found:
-            self._found[token] = self._cut(self._target.get(token, b""))
-        return self._found[token]
+        if token not in self._known:
+            self._known[token] = self._cut(self._target.get(token, b""))
+        return self._known[token]
 
     def _cut(self, spelling: Spelling) -> tuple[int, ...]:
         """Returns the longest draft tokens that spell ``spelling``, from its beginning on."""

@@ -157,7 +157,7 @@ class CudaKVCache(WholeCache):
                 "draft fewer tokens"
             )
         logit_rows = [row - n_known for row in pass_.logit_rows]
-        opened, collected = self._model.opened, _Found(pass_, self._model)
+        opened, collected = self._model.opened, _Results(pass_, self._model)
         with self._model.on_device():
             for kind, rows in parts_of_pass(opened.program.passes, len(tree) - n_known, logit_rows):
                 results = [i for i, row in enumerate(logit_rows) if row in rows]
@@ -222,7 +222,7 @@ class CudaKVCache(WholeCache):
         return inputs
 
 
-class _Found:
+class _Results:
     """What the parts of a pass gave, put together."""
 
     def __init__(self, pass_: Pass, model: CudaModel) -> None:

@@ -33,7 +33,7 @@ MATHS = [
 ]  # fmt: skip
 
 
-def setting(label: str, models: Models = Models.GIVEN, **request: Any) -> Setting:
+def setting(label: str, models: Models = Models.SEPARATE, **request: Any) -> Setting:
     facts = {"models": str(models), "request": {"method": None, "switch": None, **request}}
     if models is Models.DRAFT:
         facts["size_ratio"] = 0.3

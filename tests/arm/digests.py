@@ -52,7 +52,7 @@ def plain_matrix(fmt: QuantFormat, n: int, k: int, rng: np.random.Generator) -> 
     scale = (step * numbers(rng, *groups)).astype(np.float16)
     minimum = numbers(rng, *groups).astype(np.float16)
     match fmt.kind:
-        case ScaleKind.ONE:
+        case ScaleKind.SINGLE:
             return PlainTensor(fmt, codes, scale)
         case ScaleKind.ONE_MIN:
             return PlainTensor(fmt, codes, scale, minimum)

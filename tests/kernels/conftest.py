@@ -81,7 +81,7 @@ def random_plain(fmt: QuantFormat, n: int, k: int, rng: np.random.Generator) -> 
         return rng.uniform(low, high, (n, n_outer)).astype(np.float16)
 
     match fmt.kind:
-        case ScaleKind.ONE:
+        case ScaleKind.SINGLE:
             return PlainTensor(fmt, codes, halves(-step, step))
         case ScaleKind.ONE_MIN:
             return PlainTensor(fmt, codes, halves(0, step), halves(-1.5, 0.5))

@@ -122,7 +122,7 @@ def test_a_cursor_that_moves_asks_where_that_is_wanted(edit: AutocompleteEdit) -
 
 
 def test_only_on_request(edit: AutocompleteEdit) -> None:
-    edit.trigger = Trigger.ASKED
+    edit.trigger = Trigger.ON_REQUEST
     QTest.keyClicks(edit, "The ")
     QTest.qWait(50)
     assert edit.offered == ""

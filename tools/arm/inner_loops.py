@@ -68,21 +68,21 @@ def disassembly(isa: str, fmt: str, rows: int) -> list[tuple[int, str]]:
         subprocess.run([*compiler, "-I", SOURCES, "-c", program, "-o", made], check=True)
         objdump = ("aarch64-linux-gnu-objdump", "-d", "--no-show-raw-insn", made)
         text = subprocess.run(objdump, check=True, capture_output=True, text=True).stdout
-    found = re.findall(r"^\s+([0-9a-f]+):\t(.*)$", text, re.MULTILINE)
-    return [(int(address, 16), line) for address, line in found]
+    instructions = re.findall(r"^\s+([0-9a-f]+):\t(.*)$", text, re.MULTILINE)
+    return [(int(address, 16), line) for address, line in instructions]
 
 
 def loops(instructions: list[tuple[int, str]]) -> list[Loop]:
     """Returns the loops that end with a comparison, the shortest first."""
     at = {address: i for i, (address, _) in enumerate(instructions)}
-    found = []
+    loops_ = []
     for last, (address, line) in enumerate(instructions):
         jump = re.match(r"b\.\w+\t([0-9a-f]+)", line)
         if jump and (to := int(jump[1], 16)) < address and to in at:
             first = at[to]
             lines = tuple(line for _, line in instructions[first : last + 1])
-            found.append(Loop(first, last, lines))
-    return sorted(found, key=lambda loop: len(loop.lines))
+            loops_.append(Loop(first, last, lines))
+    return sorted(loops_, key=lambda loop: len(loop.lines))
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ class Group:
 def find_group(isa: str, fmt: str, rows: int) -> Group:
     """Returns the loop over the parts of a panel, or over its groups if parts are unrolled."""
     instructions = disassembly(isa, fmt, rows)
-    inner, *around = (one for one in loops(instructions) if one.n_products)
+    inner, *around = (loop for loop in loops(instructions) if loop.n_products)
     n_parts = PRODUCTS * rows // inner.n_products
     if n_parts == 1:
         return Group(inner, (), 1)
-    group = next(one for one in around if one.first <= inner.first and one.last >= inner.last)
+    group = next(loop for loop in around if loop.first <= inner.first and loop.last >= inner.last)
     lines = [line for _, line in instructions]
     once = lines[group.first : inner.first] + lines[inner.last + 1 : group.last + 1]
     return Group(inner, tuple(once), n_parts)
@@ -134,9 +134,9 @@ def modelled_cycles(llvm_mca: str, processor: str, lines: tuple[str, ...]) -> fl
     command = (llvm_mca, "-mtriple=aarch64-linux-gnu", f"-mcpu={processor}", "-mattr=+i8mm",
                f"-iterations={N_ITERATIONS}")  # fmt: skip
     done = subprocess.run(command, input=text, check=True, capture_output=True, text=True)
-    found = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
-    assert found is not None, done.stdout
-    return int(found[1]) / N_ITERATIONS
+    match = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
+    assert match is not None, done.stdout
+    return int(match[1]) / N_ITERATIONS
 
 
 def count(isa: str, fmt: str, rows: int, llvm_mca: str | None) -> str:

@@ -23,11 +23,11 @@ def read_project() -> dict[str, Any]:
     return project
 
 
-def requirements(project: dict[str, Any], wanted: list[str]) -> list[str]:
-    """Returns the requirements of running edgedec with the extras ``wanted``, and testing it."""
+def requirements(project: dict[str, Any], groups: list[str]) -> list[str]:
+    """Returns the requirements of running edgedec with the extras ``names``, and testing it."""
     extras = project["optional-dependencies"]
-    added = [line for name in wanted for line in extras[name]]
-    names = TEST_TOOLS + (CLIENTS if "serve" in wanted else ())
+    added = [line for name in groups for line in extras[name]]
+    names = TEST_TOOLS + (CLIENTS if "serve" in groups else ())
     tools = [line for line in extras["dev"] if re.split(r"[^\w-]", line)[0] in names]
     return [*project["dependencies"], *added, *tools]
 

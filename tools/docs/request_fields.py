@@ -90,12 +90,12 @@ def refusals(body: type[Body]) -> dict[str, Refusal]:
 
 
 def _refused(body: type[Body]) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
+    refused: dict[str, list[str]] = {}
     for name, row in refusals(body).items():
         unless = ", ".join(f"`{value}`" for value in row.unless)
         reason = row.reason + (f"; unless {unless}" if unless else "")
-        found.setdefault(reason, []).append(name)
-    return {reason: _names(names) for reason, names in found.items()}
+        refused.setdefault(reason, []).append(name)
+    return {reason: _names(names) for reason, names in refused.items()}
 
 
 def _names(names: list[str]) -> str:

@@ -39,12 +39,12 @@ def subject(result: Result) -> str:
 
 def passes(result: Result, depth: str) -> dict[int, float]:
     """Returns rows of a pass -> median ms. depth: how a test ends, such as ` @ d16384`."""
-    found = {}
-    for one in result.quantities:
-        name = re.fullmatch(rf"verify(\d+){depth}", one.name)
+    rows = {}
+    for quantity in result.quantities:
+        name = re.fullmatch(rf"verify(\d+){depth}", quantity.name)
         if name:
-            found[int(name[1])] = median(one.values)
-    return found
+            rows[int(name[1])] = median(quantity.values)
+    return rows
 
 
 def price() -> Lines:
@@ -55,13 +55,13 @@ def price() -> Lines:
 
 def contexts() -> Lines:
     """Returns the same with a full KV cache."""
-    found = []
+    lines = []
     for result in results("passes"):
-        ends = {one.name.partition(" @ d")[2] for one in result.quantities} - {""}
+        ends = {quantity.name.partition(" @ d")[2] for quantity in result.quantities} - {""}
         for depth in sorted(ends, key=int):
             ms = passes(result, f" @ d{depth}")
-            found.append((f"{subject(result)}, {int(depth):,} tokens before", ms))
-    return pass_lines(found)
+            lines.append((f"{subject(result)}, {int(depth):,} tokens before", ms))
+    return pass_lines(lines)
 
 
 def pass_lines(measured: list[tuple[str, dict[int, float]]]) -> Lines:
@@ -69,9 +69,9 @@ def pass_lines(measured: list[tuple[str, dict[int, float]]]) -> Lines:
     sizes = sorted({m for _, ms in measured for m in ms})
     lines = [["tokens in a pass", *map(str, sizes)]]
     for name, ms in measured:
-        one = ms[1]
-        cells = ["" if m not in ms else f"× {ms[m] / one:.2f}" for m in sizes]
-        cells[sizes.index(1)] = f"{one:.1f} ms"
+        ms_of_one = ms[1]
+        cells = ["" if m not in ms else f"× {ms[m] / ms_of_one:.2f}" for m in sizes]
+        cells[sizes.index(1)] = f"{ms_of_one:.1f} ms"
         lines.append([name, *cells])
     return lines
 
@@ -81,11 +81,14 @@ def speculation() -> Lines:
     lines = [["method", "prompts", "HumanEval", "Spec-Bench", "worst prompt"]]
     for result in results("prompts"):
         speeds: dict[str, dict[str, Quantity]] = {}
-        for one in result.quantities:
-            speeds.setdefault(one.subject, {})[one.name] = one
+        for quantity in result.quantities:
+            speeds.setdefault(quantity.subject, {})[quantity.name] = quantity
         plain = speeds.pop("plain")
-        for method, own in speeds.items():
-            over = {name: median(own[name].values) / median(plain[name].values) for name in own}
+        for method, of_method in speeds.items():
+            over = {
+                name: median(of_method[name].values) / median(plain[name].values)
+                for name in of_method
+            }
             sets: dict[str, list[float]] = {"HumanEval": [], "Spec-Bench": []}
             for name, ratio in over.items():
                 sets["HumanEval" if name.startswith("HumanEval/") else "Spec-Bench"].append(ratio)
@@ -100,13 +103,13 @@ def texts() -> Lines:
     lines = [["model", "runtime", "1 text", "8 texts", "8 over 1"]]
     for result in results("passes"):
         ms: dict[str, dict[bool, float]] = {}
-        for one in result.quantities:
-            if name := re.fullmatch(r"tg\d+( x8)?", one.name):
-                ms.setdefault(one.subject, {})[bool(name[1])] = median(one.values)
-        for runtime, found in ms.items():
-            if len(found) == 2:
-                speeds = [f"{1000 / found[several]:,.0f}" for several in (False, True)]
-                ratio = f"{found[False] / found[True]:.1f}"
+        for quantity in result.quantities:
+            if name := re.fullmatch(r"tg\d+( x8)?", quantity.name):
+                ms.setdefault(quantity.subject, {})[bool(name[1])] = median(quantity.values)
+        for runtime, of_runtime in ms.items():
+            if len(of_runtime) == 2:
+                speeds = [f"{1000 / of_runtime[several]:,.0f}" for several in (False, True)]
+                ratio = f"{of_runtime[False] / of_runtime[True]:.1f}"
                 lines.append([subject(result), runtime, *speeds, ratio])
     return lines
 

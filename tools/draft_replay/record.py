@@ -137,18 +137,20 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--count", type=int, default=60)
-    asked = parser.parse_args()
-    traces = load(asked.output) if asked.output.exists() else []
-    options = EngineOptions(draft=asked.draft or True)
-    with closing(load_bundle(asked.bundle, options)) as engine:
+    arguments = parser.parse_args()
+    traces = load(arguments.output) if arguments.output.exists() else []
+    options = EngineOptions(draft=arguments.draft or True)
+    with closing(load_bundle(arguments.bundle, options)) as engine:
         recorder = Recorder(engine)
-        prompts = itertools.islice(conversations(engine, asked.prompts), len(traces), asked.count)
+        prompts = itertools.islice(
+            conversations(engine, arguments.prompts), len(traces), arguments.count
+        )
         for i, (kind, prompt) in enumerate(prompts, start=len(traces)):
             n_new = LENGTHS[i // 2 % len(LENGTHS)]
             traces.append(recorder.record(kind, i % 2 == 1, prompt, n_new))
-            if i % 10 == 9 or i + 1 == asked.count:
-                save(asked.output, traces)
-                print(f"{i + 1} of {asked.count} texts", flush=True)
+            if i % 10 == 9 or i + 1 == arguments.count:
+                save(arguments.output, traces)
+                print(f"{i + 1} of {arguments.count} texts", flush=True)
 
 
 if __name__ == "__main__":

@@ -149,10 +149,10 @@ class RecordedModel:
     def new_state(self, context: int) -> RecordedState:
         return RecordedState()
 
-    def rows(self, trace: Trace, wanted: Pass) -> Rows:
+    def rows(self, trace: Trace, pass_: Pass) -> Rows:
         """Returns the asked rows of a pass."""
         tokens = trace.tokens.tolist()
-        places = [self._place(trace, tokens, wanted, row) for row in wanted.logit_rows]
+        places = [self._place(trace, tokens, pass_, row) for row in pass_.logit_rows]
         ids, logs = trace.target_ids, trace.target_logs
         if self.is_draft:
             ids, logs = trace.draft_ids, trace.draft_logs
@@ -162,7 +162,7 @@ class RecordedModel:
         if not self.is_draft:  # of what follows a wrong token nothing is known
             stats.top_ids[[not is_true for _, is_true in places]] = -1
         mtp = None
-        if wanted.with_mtp and len(trace.mtp_ids):
+        if pass_.with_mtp and len(trace.mtp_ids):
             padding = ((0, 0), (0, 0), (0, 8 - trace.mtp_ids.shape[2]))
             mtp = MtpRows(
                 np.pad(trace.mtp_ids[at].astype(np.int64), padding, constant_values=1),
@@ -170,15 +170,15 @@ class RecordedModel:
             )
         return Rows(np.zeros((0, 1), np.float32), {}, stats, mtp=mtp)
 
-    def _place(self, trace: Trace, tokens: list[int], wanted: Pass, row: int) -> tuple[int, bool]:
+    def _place(self, trace: Trace, tokens: list[int], pass_: Pass, row: int) -> tuple[int, bool]:
         """Returns which row of the trace that is, and whether the text goes on that way."""
         branch: list[int] = []
         while row >= 0:
-            branch.append(wanted.tree.tokens[row])
-            row = wanted.tree.parents[row]
-        n_past = len(wanted.sequence.tokens)
+            branch.append(pass_.tree.tokens[row])
+            row = pass_.tree.parents[row]
+        n_past = len(pass_.sequence.tokens)
         if self.is_draft:
-            n_past += self._n_left_out(tokens, [*wanted.sequence.tokens, *branch[::-1]])
+            n_past += self._n_left_out(tokens, [*pass_.sequence.tokens, *branch[::-1]])
         n_before = n_past + len(branch)
         is_true = branch[::-1] == tokens[n_past:n_before]
         return n_before - trace.n_prompt, is_true
@@ -301,8 +301,8 @@ class Replay:
         self._time.scale = 1.0
         while state.n_left > 0:
             n_before = len(state.tokens)
-            found = self._run(decoding.step(noise), trace)
-            for token in found.tokens[: state.n_left]:
+            result = self._run(decoding.step(noise), trace)
+            for token in result.tokens[: state.n_left]:
                 state.append(token)
             if n_before > trace.n_prompt:  # prefill gave the first
                 self.n_rounds += 1
@@ -319,26 +319,26 @@ class Replay:
 
     def _run(self, steps: Passes[Any], trace: Trace) -> Any:
         try:
-            wanted = next(steps)
+            pass_ = next(steps)
             while True:
-                wanted = steps.send(self._answer(wanted, trace))
+                pass_ = steps.send(self._answer(pass_, trace))
         except StopIteration as end:
             return end.value
 
-    def _answer(self, wanted: Pass, trace: Trace) -> Rows:
-        model: Any = wanted.sequence.model
-        rows: Rows = model.rows(trace, wanted)
+    def _answer(self, pass_: Pass, trace: Trace) -> Rows:
+        model: Any = pass_.sequence.model
+        rows: Rows = model.rows(trace, pass_)
         costs = self._draft_costs if model.is_draft else self._costs
-        ms = costs.ms(wanted.n_rows)
-        if wanted.with_mtp:
+        ms = costs.ms(pass_.n_rows)
+        if pass_.with_mtp:
             ms += MTP_SHARE * costs.ms(1)
         rows.ms = self._time.passes(ms)
-        return _done(wanted, rows)
+        return _done(pass_, rows)
 
 
-def _done(wanted: Pass, rows: Rows) -> Rows:
-    wanted.sequence.begin(wanted)
-    wanted.sequence.finish(wanted)
+def _done(pass_: Pass, rows: Rows) -> Rows:
+    pass_.sequence.begin(pass_)
+    pass_.sequence.finish(pass_)
     return rows
 
 
@@ -379,18 +379,20 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--chosen-by", action="store_true")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows = []
-    tables = [name for name in asked.tables.split(",") if name]
-    for row in report(tables, asked.sets.split(","), asked.texts, not asked.chosen_by, AutoPlanner):
+    tables = [name for name in options.tables.split(",") if name]
+    for row in report(
+        tables, options.sets.split(","), options.texts, not options.chosen_by, AutoPlanner
+    ):
         print(
             f"{row['set']:10} {row['table']:17} mean {row['mean']:.3f}  worst {row['worst']:.3f}  "
             f"{row['tokens_per_round']:.2f} tokens a round, {row['texts']} texts",
             flush=True,
         )
         rows.append(row)
-    if asked.json:
-        asked.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -66,11 +66,11 @@ def memory_mb() -> float:
 
 async def simulate(n_hosts: int, n_tasks: int, folder: Path) -> dict[str, Any]:
     """Returns what a run took, and writes the answers to ``folder``."""
-    found: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = {}
     memory: list[float] = []
 
     def on_answer(task: Task, answer: Answer) -> None:
-        found.setdefault(answer.host, []).append(answer.result)
+        seconds.setdefault(answer.host, []).append(answer.result)
         memory.append(memory_mb())
 
     tasks = [Task({"kind": "sleep", "index": index}) for index in range(n_tasks)]
@@ -98,15 +98,15 @@ async def simulate(n_hosts: int, n_tasks: int, folder: Path) -> dict[str, Any]:
         "seconds": wall_s,
         "ideal_seconds": ideal_s,
         "memory_mb": [round(memory[n_tasks // 4], 1), round(memory[-1], 1)],
-        "answers": found,
+        "answers": seconds,
     }
 
 
-def write_results(found: dict[str, list[float]], folder: Path) -> list[Path]:
+def write_results(seconds: dict[str, list[float]], folder: Path) -> list[Path]:
     """Writes a result file for each host, as `fleet bench` does."""
     state = read_state()
     paths = []
-    for label, values in found.items():
+    for label, values in seconds.items():
         device = Device(f"simulated, {values[0]} s", "", "none", "none", {"core": 1}, 1, (), 1,
                         "none", "none", "none")  # fmt: skip
         result = Result(
@@ -126,16 +126,16 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=200)
     parser.add_argument("--tasks", type=int, default=4000)
     parser.add_argument("-o", "--output", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, dask.config.set(_QUIET):
-        report = asyncio.run(simulate(asked.hosts, asked.tasks, Path(folder)))
+        report = asyncio.run(simulate(options.hosts, options.tasks, Path(folder)))
     answers = report.pop("answers")
-    if asked.output is not None:
-        asked.output.mkdir(exist_ok=True)
-        paths = write_results(answers, asked.output)
-        given = [ResultFile(path, read_result(path)) for path in paths]
-        page = write_page(make_comparison(given, 0, False))
-        (asked.output / "page.html").write_text(page, encoding="utf-8")
+    if options.output is not None:
+        options.output.mkdir(exist_ok=True)
+        paths = write_results(answers, options.output)
+        sources = [ResultFile(path, read_result(path)) for path in paths]
+        page = write_page(make_comparison(sources, 0, False))
+        (options.output / "page.html").write_text(page, encoding="utf-8")
         report["page_bytes"] = len(page)
     json.dump(report, sys.stdout, indent=1)
     print()

@@ -52,14 +52,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cancels", type=int, default=10_000)
     parser.add_argument("--seconds", type=int, default=500)
-    given = parser.parse_args()
+    options = parser.parse_args()
     n_each = 50
 
     def piece(n_done: int) -> int:
         cancel_some(n_done, n_each)
         return n_each
 
-    return run_pieces("cancels", given.cancels, given.seconds, piece)
+    return run_pieces("cancels", options.cancels, options.seconds, piece)
 
 
 if __name__ == "__main__":

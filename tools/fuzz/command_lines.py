@@ -57,9 +57,9 @@ PROGRAM = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yields every verb below ``command``, with the words that call it."""
     below = getattr(command, "commands", {})
-    for name, own in below.items():
+    for name, below_ in below.items():
         if name not in LEFT_OUT:
-            yield from commands(own, (*path, name))
+            yield from commands(below_, (*path, name))
     if not below:
         yield path, command
 
@@ -84,17 +84,19 @@ def command_line(rng: random.Random) -> list[str]:
     """Returns the words of a random verb, what it is about, and some options."""
     path, command = rng.choice(list(commands(typer.main.get_command(make_app(VERBS)))))
     words, options = list(path), []
-    for own in command.params:
-        if own.param_type_name == "option":
-            options.append(own)
-        elif own.required or rng.random() < 0.5:
+    for parameter in command.params:
+        if parameter.param_type_name == "option":
+            options.append(parameter)
+        elif parameter.required or rng.random() < 0.5:
             words.append(rng.choice(BUNDLES if rng.random() < 0.7 else ODD))
-    free = [own for own in options if not own.required and own.name not in ("help", "debug")]
-    chosen = [own for own in options if own.required]
-    for own in chosen + rng.sample(free, min(len(free), rng.randrange(5))):
-        words.append(rng.choice(own.opts + own.secondary_opts))
-        words += [] if own.is_flag else [value_of(own, rng)]
-    short = {name for own in options for name in own.opts} & SHORT.keys() - set(words)
+    free = [
+        option for option in options if not option.required and option.name not in ("help", "debug")
+    ]
+    chosen = [option for option in options if option.required]
+    for parameter in chosen + rng.sample(free, min(len(free), rng.randrange(5))):
+        words.append(rng.choice(parameter.opts + parameter.secondary_opts))
+        words += [] if parameter.is_flag else [value_of(parameter, rng)]
+    short = {name for option in options for name in option.opts} & SHORT.keys() - set(words)
     return [*words, *(word for name in sorted(short) for word in (name, SHORT[name]))]
 
 

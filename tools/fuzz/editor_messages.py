@@ -130,8 +130,8 @@ class Messages:
         }
 
     def _cancel(self, number: int) -> Message:
-        asked = self._rng.choice([number - 1, number - 2, number, "x", self._odd()])
-        return {"method": "$/cancelRequest", "params": {"id": asked}}
+        number_ = self._rng.choice([number - 1, number - 2, number, "x", self._odd()])
+        return {"method": "$/cancelRequest", "params": {"id": number_}}
 
     def _answer(self, number: int) -> Message:
         kind = self._rng.choice(["result", "error"])
@@ -150,7 +150,7 @@ class Editor:
         settings = ServerSettings(bundle=str(bundle)).changed_by(RIGHT)
         self._reader = asyncio.StreamReader()
         self._said = b""
-        self.asked: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
         self.serving = asyncio.create_task(EdgedecServer(settings, "0").serve(self._reader, self))
 
     def write(self, data: bytes) -> None:
@@ -164,7 +164,7 @@ class Editor:
         """Sends a message, and counts it if it has to be answered."""
         if isinstance(message, dict):
             if type(message.get("id")) in (int, str) and "method" in message:
-                self.asked[json.dumps(message["id"])] += 1
+                self.requests[json.dumps(message["id"])] += 1
             message = {"jsonrpc": "2.0", **message}
         self.send_bytes(json.dumps(message).encode())
 
@@ -202,7 +202,7 @@ async def talk(number: int, bundle: Path) -> None:
     """One session; raises ValueError where the server is not as it should be."""
     rng = random.Random(number)
     failures: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, found: failures.append(found))
+    asyncio.get_running_loop().set_exception_handler(lambda loop, failure: failures.append(failure))
     editor, messages = Editor(bundle), Messages(rng)
     await editor.request(1, "initialize", {"processId": None, "rootUri": None, "capabilities": {}})
     editor.send({"method": "initialized", "params": {}})
@@ -228,7 +228,7 @@ def check(editor: Editor) -> None:
     """Raises ValueError unless each request had an answer, and no answer is a fault of ours."""
     heard = editor.heard
     answered = Counter(json.dumps(message["id"]) for message in heard if "method" not in message)
-    if missing := editor.asked - answered:
+    if missing := editor.requests - answered:
         raise ValueError(f"without an answer: {missing}")
     for message in heard:
         code = (message.get("error") or {}).get("code")

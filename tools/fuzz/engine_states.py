@@ -101,12 +101,12 @@ class EngineStates(RuleBasedStateMachine):
             threads=1, prefix_cache_mb=1, store=Path(self.folder.name, "texts.ngrams")
         )
         self.engine = edgedec.load(bundle(), options)
-        self.asked: tuple[int, ...] = ()
+        self.prompt_tokens: tuple[int, ...] = ()
         streams = self.engine.streams
         open_stream = streams.open
 
         def noting(prompt: Any, *others: Any) -> Any:
-            self.asked = tuple(self.engine.encode(prompt))
+            self.prompt_tokens = tuple(self.engine.encode(prompt))
             return open_stream(prompt, *others)
 
         streams.open = noting  # type: ignore[method-assign]
@@ -134,13 +134,13 @@ class EngineStates(RuleBasedStateMachine):
         """A whole text."""
         result = self.allowed(lambda: self.engine.generate(prompt, REQUESTS[number]))
         if result is not None:
-            check(result, expected(self.asked, number))
+            check(result, expected(self.prompt_tokens, number))
 
     @rule(target=streams, prompt=prompts, number=requests)
     def stream(self, prompt: str, number: int) -> Any:
         """A text that others interrupt."""
         stream = self.engine.stream(prompt, REQUESTS[number])
-        self.texts[id(stream)] = self.asked, number
+        self.texts[id(stream)] = self.prompt_tokens, number
         return stream
 
     @rule(stream=streams, n=st.integers(1, 6))
@@ -184,7 +184,7 @@ class EngineStates(RuleBasedStateMachine):
         except EdgedecError:  # it is too long, or of an engine that is closed
             return
         before = conversation.messages  # an earlier answer was stopped
-        self.texts[id(stream)] = self.asked, number
+        self.texts[id(stream)] = self.prompt_tokens, number
         pieces = iter(lambda: next(stream, None), None) if n is None else range(n)
         self.allowed(lambda: [p if n is None else next(stream, None) for p in pieces])
         if not stream.is_finished:
@@ -277,14 +277,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sequences", type=int, default=10_000)
     parser.add_argument("--seconds", type=int, default=500)
-    given = parser.parse_args()
+    options = parser.parse_args()
     n_each = 100
 
     def piece(n_done: int) -> int:
         run_sequences(n_done, n_each)
         return n_each
 
-    return run_pieces("engine_states", given.sequences, given.seconds, piece)
+    return run_pieces("engine_states", options.sequences, options.seconds, piece)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ N_THREADS = 6  # more than the engine keeps idle sequences for
 N_ASKED = 8  # by each thread of an engine
 SWITCH_S = 1e-5
 SPECIAL = "a<|im_end|>b"  # which stays text where others write the token at the same time
-ASKED: list[Any] = [*PROMPTS, SPECIAL, [{"role": "user", "content": "hello"}]]
+ALL_PROMPTS: list[Any] = [*PROMPTS, SPECIAL, [{"role": "user", "content": "hello"}]]
 SUGGEST = edgedec.SuggestConfig(n_tokens=3)
 
 
@@ -34,7 +34,7 @@ SUGGEST = edgedec.SuggestConfig(n_tokens=3)
 def known() -> list[tuple[tuple[int, ...], list[Any]]]:
     """Returns ids and suggestions of all that is asked, from an engine that nobody else asks."""
     with edgedec.load(bundle(), edgedec.EngineOptions(threads=1)) as engine:
-        return [(tuple(engine.encode(a)), engine.suggest(a, SUGGEST)) for a in ASKED]
+        return [(tuple(engine.encode(a)), engine.suggest(a, SUGGEST)) for a in ALL_PROMPTS]
 
 
 class Asker:
@@ -52,16 +52,16 @@ class Asker:
 
     def _generate(self) -> None:
         number, request = self._choose()
-        result = self._engine.generate(ASKED[number], REQUESTS[request])
+        result = self._engine.generate(ALL_PROMPTS[number], REQUESTS[request])
         check(result, expected(known()[number][0], request))
 
     def _suggest(self) -> None:
         number, _ = self._choose()
-        assert self._engine.suggest(ASKED[number], SUGGEST) == known()[number][1]
+        assert self._engine.suggest(ALL_PROMPTS[number], SUGGEST) == known()[number][1]
 
     def _cut(self) -> None:
         number, request = self._choose()
-        stream = self._engine.stream(ASKED[number], REQUESTS[request])
+        stream = self._engine.stream(ALL_PROMPTS[number], REQUESTS[request])
         for _ in range(self._rng.randrange(6)):
             next(stream, None)
         self._rng.choice([stream.stop, stream.cancel])()
@@ -70,7 +70,7 @@ class Asker:
 
     def _let_go(self) -> None:
         number, request = self._choose()
-        next(self._engine.stream(ASKED[number], REQUESTS[request]), None)
+        next(self._engine.stream(ALL_PROMPTS[number], REQUESTS[request]), None)
 
     def _borrow(self) -> None:
         ids, _ = known()[self._choose()[0]]
@@ -89,7 +89,7 @@ class Asker:
 
     def _choose(self) -> tuple[int, int]:
         """Returns the number of a prompt, and of a request."""
-        return self._rng.randrange(len(ASKED)), self._rng.randrange(len(REQUESTS))
+        return self._rng.randrange(len(ALL_PROMPTS)), self._rng.randrange(len(REQUESTS))
 
 
 def ask_at_once(number: int) -> int:

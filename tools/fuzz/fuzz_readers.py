@@ -50,18 +50,18 @@ def main() -> int:
     parser.add_argument("--replay", type=Path)
     parser.add_argument("--keep", type=int)
     parser.add_argument("--in-process", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.in_process is not None:
-        fuzz(given.reader, given.in_process)
-    folder = ROOT / "build/fuzz" / given.reader
+    options = parser.parse_args()
+    if options.in_process is not None:
+        fuzz(options.reader, options.in_process)
+    folder = ROOT / "build/fuzz" / options.reader
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
-    if given.replay:
-        replay(given.reader, given.replay)
+    if options.replay:
+        replay(options.reader, options.replay)
         return 0
-    if given.keep:
-        keep(given.reader, folder, given.keep)
+    if options.keep:
+        keep(options.reader, folder, options.keep)
         return 0
-    return one_piece(given.reader, folder, given.inputs, given.seconds)
+    return one_piece(options.reader, folder, options.inputs, options.seconds)
 
 
 def fuzz(reader: str, options: list[str]) -> None:
@@ -79,8 +79,8 @@ def fuzz(reader: str, options: list[str]) -> None:
         edited = json_edited(content, rng) if rng.random() < 0.5 else None
         return edited[:most] if edited else atheris.Mutate(content, most)
 
-    own = {"custom_mutator": mutate} if reader in ("bundle", "safetensors", "session") else {}
-    atheris.Setup([sys.argv[0], *options], READERS[reader], **own)
+    settings = {"custom_mutator": mutate} if reader in ("bundle", "safetensors", "session") else {}
+    atheris.Setup([sys.argv[0], *options], READERS[reader], **settings)
     atheris.Fuzz()
 
 
@@ -104,9 +104,11 @@ def json_edited(content: bytes, rng: random.Random) -> bytes | None:
         mend_places(table)
     new = json.dumps(table).encode("latin-1", "replace")
     before, behind = content[:start], content[start + length :]
-    (stated,) = struct.unpack("<Q", before[-8:].rjust(8, b"\xff"))
-    if 0 <= stated - length <= len(behind) and not behind[: stated - length].strip(b" "):
-        before = before[:-8] + struct.pack("<Q", len(new) + stated - length)
+    (header_length,) = struct.unpack("<Q", before[-8:].rjust(8, b"\xff"))
+    if 0 <= header_length - length <= len(behind) and not behind[: header_length - length].strip(
+        b" "
+    ):
+        before = before[:-8] + struct.pack("<Q", len(new) + header_length - length)
     return before + new + behind
 
 
@@ -202,10 +204,10 @@ def keep(reader: str, folder: Path, most: int) -> None:
         options = ["-merge=1", *LIMITS, merged, f"{CORPUS}/{reader}", f"{folder}/corpus"]
         command = [sys.executable, __file__, reader, "--in-process", *options]
         subprocess.run(command, capture_output=True, check=True)
-        found = sorted(Path(merged).iterdir(), key=lambda path: path.stat().st_size)
-        for path in found[:most]:
+        files = sorted(Path(merged).iterdir(), key=lambda path: path.stat().st_size)
+        for path in files[:most]:
             (CORPUS / reader / path.name[:12]).write_bytes(path.read_bytes())
-    print(f"{reader}: kept {min(most, len(found))} of {len(found)}")
+    print(f"{reader}: kept {min(most, len(files))} of {len(files)}")
 
 
 if __name__ == "__main__":

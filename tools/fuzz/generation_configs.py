@@ -77,13 +77,13 @@ def try_once(rng: random.Random) -> str:
     return compared(drawn(rng), rng)
 
 
-def compared(stated: dict[str, Any], rng: random.Random) -> str:
-    """Returns what becomes of ``stated``, over some texts that ``rng`` draws."""
+def compared(settings: dict[str, Any], rng: random.Random) -> str:
+    """Returns what becomes of ``settings``, over some texts that ``rng`` draws."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         config = {"model_type": "llama", "vocab_size": V}
         (folder / "config.json").write_text(json.dumps(config))
-        whole = {**stated, "eos_token_id": EOS}
+        whole = {**settings, "eos_token_id": EOS}
         (folder / "generation_config.json").write_text(json.dumps(whole))
         texts = HuggingFaceTexts(folder)
         try:
@@ -101,7 +101,7 @@ def _compare(request: GenerationConfig, applied: dict[str, Any], rng: random.Ran
     prompt = [rng.randrange(3, 12) for _ in range(rng.randint(2, 12))]
     output = [rng.randrange(3, 12) for _ in range(rng.randint(0, 6))]
     row = np.array([rng.gauss(0, 3) for _ in range(V)], np.float32)
-    wanted = _theirs(applied, prompt, output, row)
+    theirs = _theirs(applied, prompt, output, row)
     row[applied.get("suppress_tokens", [])] = -np.inf  # a model's own, not a request's
     history, bans = History(prompt), Bans(request.sampling, V, frozenset([EOS]))
     bans.begin(prompt)
@@ -113,17 +113,17 @@ def _compare(request: GenerationConfig, applied: dict[str, Any], rng: random.Ran
     allowed = bans.row_after(output[n_accepted:])
     values = edit(row, request.sampling, history, allowed).astype(np.float64)
     if not np.isfinite(values).any():
-        assert not np.isfinite(wanted).any()
+        assert not np.isfinite(theirs).any()
         return
-    found = np.zeros(V)
+    scores = np.zeros(V)
     if request.sampling.is_greedy:
-        assert values.argmax() == wanted.argmax(), (applied, prompt, output)
+        assert values.argmax() == theirs.argmax(), (applied, prompt, output)
         return
     survivors = truncate(values, request.sampling)
-    found[survivors.ids] = survivors.probs()
-    expected = np.exp(wanted - wanted.max())
+    scores[survivors.ids] = survivors.probs()
+    expected = np.exp(theirs - theirs.max())
     np.testing.assert_allclose(
-        found, expected / expected.sum(), atol=1e-5, err_msg=f"{applied} {prompt} {output}"
+        scores, expected / expected.sum(), atol=1e-5, err_msg=f"{applied} {prompt} {output}"
     )
 
 
@@ -139,14 +139,16 @@ def _theirs(
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     config = transformers.LlamaConfig(vocab_size=V, num_attention_heads=1, **sizes)
     model = transformers.LlamaForCausalLM(config)
-    asked = transformers.GenerationConfig(**applied)
+    generation_config = transformers.GenerationConfig(**applied)
     if not {"top_k", "do_sample", *SAMPLING_KEYS} & set(applied) or "top_k" not in applied:
-        asked.top_k = 0  # nothing is truncated unless it is stated
-    model._prepare_special_tokens(asked, device="cpu")
+        generation_config.top_k = 0  # nothing is truncated unless it is stated
+    model._prepare_special_tokens(generation_config, device="cpu")
     processors = model._get_logits_processor(
-        asked, input_ids_seq_length=len(prompt), encoder_input_ids=torch.tensor([prompt]),
+        generation_config,
+        input_ids_seq_length=len(prompt),
+        encoder_input_ids=torch.tensor([prompt]),
         device="cpu",
-    )  # fmt: skip
+    )
     ids = torch.tensor([[*prompt, *output]])
     scores = processors(ids, torch.tensor(row.astype(np.float64))[None])
     return np.asarray(scores[0].numpy())

@@ -49,10 +49,10 @@ def every_isa(call: Callable[[str, Array | None, int], Any], shape: tuple[int, .
             out, check = guarded(shape)
             got = call(isa, out, n_threads)
             check()
-            for one, other in zip(got, expected, strict=True):
+            for result, other in zip(got, expected, strict=True):
                 is_nan = np.isnan(other) if other.dtype.kind == "f" else np.zeros(1, bool)
-                assert np.array_equal(np.isnan(one), is_nan) or other.dtype.kind != "f"
-                assert np.array_equal(np.where(is_nan, 0, one), np.where(is_nan, 0, other))
+                assert np.array_equal(np.isnan(result), is_nan) or other.dtype.kind != "f"
+                assert np.array_equal(np.where(is_nan, 0, result), np.where(is_nan, 0, other))
 
 
 def matrix(
@@ -157,9 +157,9 @@ def try_attention(rng: np.random.Generator) -> None:
     cache = random_cache(rng, n_kv_heads, capacity, d)
 
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
-        own = (cache[0].copy(), cache[1].copy())
+        caches = (cache[0].copy(), cache[1].copy())
         options = {"out": out, "isa": isa, "n_threads": n_threads, "scoring": scoring}
-        return [kernels.attention(qkv, positions, parents, past, rope, own, **options), *own]
+        return [kernels.attention(qkv, positions, parents, past, rope, caches, **options), *caches]
 
     every_isa(call, (rows, n_heads * d))
 
@@ -181,13 +181,13 @@ def random_cache(
         keys = rng.standard_normal((n_heads, capacity // 16, d, 16)).astype(np.float16)
         return keys, rng.standard_normal((n_heads, capacity, d)).astype(np.float16)
     shape = (n_heads, capacity // 16, kernels.kv_block_nbytes(d))
-    found = []
+    panels = []
     for _ in range(2):
         blocks = rng.integers(0, 256, shape, np.uint8)
         scales = rng.uniform(0, 0.1, (*shape[:2], 16)).astype(np.float16)
         blocks[..., :32] = scales.view(np.uint8)
-        found.append(blocks)
-    return found[0], found[1]
+        panels.append(blocks)
+    return panels[0], panels[1]
 
 
 def try_row_stats(rng: np.random.Generator) -> None:
@@ -226,8 +226,8 @@ def try_experts(rng: np.random.Generator) -> None:
         options |= {"norm_weight": rng.standard_normal(k).astype(np.float32), "residual": x}
 
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
-        own: dict[str, Any] = {"out": out, "isa": isa, "n_threads": n_threads}
-        return [kernels.experts(x, router, mixture, n_used, **options, **own)]
+        settings: dict[str, Any] = {"out": out, "isa": isa, "n_threads": n_threads}
+        return [kernels.experts(x, router, mixture, n_used, **options, **settings)]
 
     every_isa(call, (rows, k))
 
@@ -243,8 +243,8 @@ def try_head_norm(rng: np.random.Generator) -> None:
     )
 
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
-        own: dict[str, Any] = {"out": out, "isa": isa, "n_threads": n_threads}
-        return [kernels.head_norm(qkv, weights, n_kv_heads, 1e-6, **own)]
+        settings: dict[str, Any] = {"out": out, "isa": isa, "n_threads": n_threads}
+        return [kernels.head_norm(qkv, weights, n_kv_heads, 1e-6, **settings)]
 
     every_isa(call, qkv.shape)
 
@@ -266,18 +266,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=500)
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="every Nth, from the Ith")
     parser.add_argument("--first", type=int, default=0, help="number of the first try")
-    given = parser.parse_args()
-    shard, n_shards = map(int, given.shard.split("/"))
+    options = parser.parse_args()
+    shard, n_shards = map(int, options.shard.split("/"))
 
     def piece(n_done: int) -> int:
         for number in range(n_done, n_done + 40):
-            try_one(given.first + shard + n_shards * number)
+            try_one(options.first + shard + n_shards * number)
         return 40
 
     name = f"kernel_shapes_of_{kernels.library_path().parent.name}"
     if n_shards > 1:
         name += f"_{shard}_of_{n_shards}"
-    return run_pieces(name, given.tries, given.seconds, piece)
+    return run_pieces(name, options.tries, options.seconds, piece)
 
 
 if __name__ == "__main__":

@@ -131,13 +131,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=1500)
     parser.add_argument("--seconds", type=int, default=500)
-    given = parser.parse_args()
+    options = parser.parse_args()
 
     def piece(n_done: int) -> int:
         kill_one(n_done)
         return 1
 
-    return run_pieces("kills", given.kills, given.seconds, piece)
+    return run_pieces("kills", options.kills, options.seconds, piece)
 
 
 if __name__ == "__main__":

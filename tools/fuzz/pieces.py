@@ -40,8 +40,8 @@ def run_tries(doc: str, name: str, n_wanted: int, piece: Callable[[int], int]) -
     parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
     parser.add_argument("--tries", type=int, default=n_wanted)
     parser.add_argument("--seconds", type=int, default=500)
-    given = parser.parse_args()
-    return run_pieces(name, given.tries, given.seconds, piece)
+    options = parser.parse_args()
+    return run_pieces(name, options.tries, options.seconds, piece)
 
 
 def _cpu_s() -> float:

@@ -41,16 +41,16 @@ def compare(engine: edgedec.Engine, tokens: Sequence[int], number: int, n_new: i
     prompt, n_provisional = list(tokens[start : start + length]), 0
     for sampler in SAMPLERS:
         method = rng.choice(("plain", "lookup", "auto"))
-        asked = edgedec.GenerationConfig(
+        config = edgedec.GenerationConfig(
             max_new_tokens=n_new, sampling=sampler, seed=number, method="plain", prefill="exact"
         )
-        exact = engine.generate(prompt, asked)
+        exact = engine.generate(prompt, config)
         engine.forget_prompts()
-        found = engine.generate(prompt, replace(asked, method=method, prefill="progressive"))
+        result = engine.generate(prompt, replace(config, method=method, prefill="progressive"))
         engine.forget_prompts()
-        assert found.token_ids == exact.token_ids, (number, sampler, method)
-        assert found.lossless
-        n_provisional += found.stats.n_provisional
+        assert result.token_ids == exact.token_ids, (number, sampler, method)
+        assert result.lossless
+        n_provisional += result.stats.n_provisional
     return n_provisional
 
 
@@ -61,17 +61,19 @@ def main() -> int:
     parser.add_argument("text", type=Path)
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--seconds", type=int, default=500)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with edgedec.load(
-        given.bundle, edgedec.EngineOptions(context=512, prefix_cache_mb=0)
+        options.bundle, edgedec.EngineOptions(context=512, prefix_cache_mb=0)
     ) as engine:
-        tokens = engine.tokenizer.encode(given.text.read_text(encoding="utf-8"))
+        tokens = engine.tokenizer.encode(options.text.read_text(encoding="utf-8"))
 
         def piece(n_done: int) -> int:
             compare(engine, tokens, n_done)
             return 1
 
-        return run_pieces(f"provisional-{given.bundle.stem}", given.prompts, given.seconds, piece)
+        return run_pieces(
+            f"provisional-{options.bundle.stem}", options.prompts, options.seconds, piece
+        )
 
 
 if __name__ == "__main__":

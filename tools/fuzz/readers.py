@@ -73,11 +73,11 @@ def read_bundle(content: bytes) -> None:
     _written("bundle/generation_config.json", settings)
 
     def read() -> None:
-        found = read_manifest(folder)
-        assert found.target.kind == "target"
-        assert all((folder / name).resolve().is_relative_to(folder) for name in found.files)
-        default_method(found)
-        defaults(folder, found)
+        manifest = read_manifest(folder)
+        assert manifest.target.kind == "target"
+        assert all((folder / name).resolve().is_relative_to(folder) for name in manifest.files)
+        default_method(manifest)
+        defaults(folder, manifest)
 
     _refused_in_one_line(read)
 
@@ -142,9 +142,9 @@ def read_session(content: bytes) -> None:
     path = _written("fuzzed.session", content)
 
     def read() -> None:
-        found = read_states(path, {"target": SESSION_OF})
-        rows = found["target"].state.kv_rows
-        assert all(array.shape[2] == len(found["target"].state.tokens) for array in rows.values())
+        states = read_states(path, {"target": SESSION_OF})
+        rows = states["target"].state.kv_rows
+        assert all(array.shape[2] == len(states["target"].state.tokens) for array in rows.values())
 
     _refused_in_one_line(read)
 

@@ -224,9 +224,9 @@ def ask(port: int, number: int) -> None:
         response = connection.getresponse()
         text = response.read().decode()
         assert response.status == 200, text
-        found = pieces_of(text, address.piece) if is_streamed else address.whole(json.loads(text))
-        wanted = expected(case, address.is_chat)
-        assert found == wanted, (number, address.path, case, found, wanted)
+        answer = pieces_of(text, address.piece) if is_streamed else address.whole(json.loads(text))
+        expected_ = expected(case, address.is_chat)
+        assert answer == expected_, (number, address.path, case, answer, expected_)
     finally:
         connection.close()
 
@@ -243,9 +243,9 @@ def leave(connection: HTTPConnection, rng: random.Random) -> None:
 def pieces_of(text: str, piece: Texts) -> str:
     """Returns what the pieces of a stream add up to, events or lines."""
     lines = [line.removeprefix("data: ") for line in text.splitlines()]
-    found = [json.loads(line) for line in lines if line.startswith("{")]
-    assert not [d for d in found if "error" in d], found
-    return "".join(piece(document) for document in found if document.get("choices", True))
+    pieces = [json.loads(line) for line in lines if line.startswith("{")]
+    assert not [d for d in pieces if "error" in d], pieces
+    return "".join(piece(document) for document in pieces if document.get("choices", True))
 
 
 @cache
@@ -285,8 +285,8 @@ def note_left() -> None:
     if len(_left) > 4:
         growth_mb = _left[-1][0] - warm[0]
         assert growth_mb < GROWTH_MB, f"memory grew by {growth_mb:.0f} MB: {_left}"
-        assert _left[-1][1] <= max(one[1] for one in _left[:4]) + 2, f"files stay open: {_left}"
-        assert _left[-1][2] <= max(one[2] for one in _left[:4]), f"threads stay: {_left}"
+        assert _left[-1][1] <= max(row[1] for row in _left[:4]) + 2, f"files stay open: {_left}"
+        assert _left[-1][2] <= max(row[2] for row in _left[:4]), f"threads stay: {_left}"
 
 
 def main() -> int:

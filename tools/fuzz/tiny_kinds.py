@@ -101,7 +101,7 @@ def make_kinds(folder: Path) -> dict[str, Path]:
     """Makes one bundle of each of `KINDS` below ``folder``."""
     made = {}
     for name, make in KINDS.items():
-        own = folder / name
-        own.mkdir()
-        made[name] = make(own)
+        path = folder / name
+        path.mkdir()
+        made[name] = make(path)
     return made

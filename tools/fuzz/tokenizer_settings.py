@@ -226,13 +226,13 @@ def read_all(root: Path) -> None:
     """Prints, as the oracle's process, what transformers makes of each folder under ``root``."""
     import transformers
 
-    found: dict[str, Any] = {"version": transformers.__version__}
+    read: dict[str, Any] = {"version": transformers.__version__}
     for folder in root.iterdir():
         try:
-            found[folder.name] = theirs(folder)
+            read[folder.name] = theirs(folder)
         except Exception as error:  # transformers raises bare exceptions
-            found[folder.name] = f"{type(error).__name__}: {error}"
-    print(json.dumps(found))
+            read[folder.name] = f"{type(error).__name__}: {error}"
+    print(json.dumps(read))
 
 
 def compared(seeds: Sequence[int], pythons: Sequence[str] = (sys.executable,)) -> list[Outcome]:
@@ -264,7 +264,9 @@ def _compared(folder: Path, oracles: list[Any], seed: int, drawn: dict[str, Any]
     from edgedec.models.errors import EdgedecError  # which an oracle's process may lack
 
     at = f"{drawn['version']}."
-    expected = next((one[str(seed)] for one in oracles if one["version"].startswith(at)), None)
+    expected = next(
+        (oracle[str(seed)] for oracle in oracles if oracle["version"].startswith(at)), None
+    )
     if expected is None:
         return Outcome(seed, f"skipped: needs transformers {at[0]}")
     if isinstance(expected, str):
@@ -286,22 +288,22 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=500)
     parser.add_argument("--python", action="append", help="with the transformers to ask")
     parser.add_argument("--oracle", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.oracle:
-        read_all(given.oracle)
+    options = parser.parse_args()
+    if options.oracle:
+        read_all(options.oracle)
         return 0
     from pieces import run_pieces
 
     outcomes: Counter[str] = Counter()
 
     def piece(seed: int) -> int:
-        for outcome in compared(range(seed, seed + PIECE), given.python or [sys.executable]):
+        for outcome in compared(range(seed, seed + PIECE), options.python or [sys.executable]):
             outcomes[outcome.kind] += 1
             if outcome.details is not None:
                 print(outcome.seed, outcome.kind, json.dumps(outcome.details), file=sys.stderr)
         return PIECE
 
-    code = run_pieces("tokenizer_settings", given.tries, given.seconds, piece)
+    code = run_pieces("tokenizer_settings", options.tries, options.seconds, piece)
     for kind, count in outcomes.most_common():
         print(f"{count:5} {kind}")
     return code

@@ -46,14 +46,16 @@ OTHER_OPERATORS = ("Identity", "Neg", "Shape", "Transpose", "Softmax", "Not", "S
 
 def edit_attribute(graph: onnx.GraphProto, rng: random.Random) -> None:
     """Gives an attribute an odd value."""
-    attributes = [own for node in graph.node for own in node.attribute]
-    own = rng.choice(attributes)
-    if own.ints:
-        own.ints[rng.randrange(len(own.ints))] = rng.choice(ODD)
-    elif own.type == onnx.AttributeProto.FLOAT:
-        own.f = rng.choice((0.0, -1.0, 1e30, float("nan"), float("inf")))
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    attribute = rng.choice(attributes)
+    if attribute.ints:
+        attribute.ints[rng.randrange(len(attribute.ints))] = rng.choice(ODD)
+    elif attribute.type == onnx.AttributeProto.FLOAT:
+        attribute.f = rng.choice((0.0, -1.0, 1e30, float("nan"), float("inf")))
     else:
-        own.i = rng.choice((own.i - 1, own.i + 1, rng.choice(ODD)))  # which all fit
+        attribute.i = rng.choice(
+            (attribute.i - 1, attribute.i + 1, rng.choice(ODD))
+        )  # which all fit
 
 
 def edit_node(graph: onnx.GraphProto, rng: random.Random) -> None:
@@ -72,7 +74,7 @@ def edit_node(graph: onnx.GraphProto, rng: random.Random) -> None:
     elif edit == "no input":
         node.input[rng.randrange(len(node.input))] = ""
     else:
-        names = [own.name for own in (*graph.input, *graph.initializer)]
+        names = [value.name for value in (*graph.input, *graph.initializer)]
         names += [name for other in graph.node for name in other.output]
         node.input[rng.randrange(len(node.input))] = rng.choice(names)
 
@@ -120,8 +122,8 @@ def editable(part: dict[str, Any]) -> list[str]:
 
 def edit_manifest(manifest: dict[str, Any], rng: random.Random) -> None:
     """Gives something that is stated of a model, a head or maps an odd value."""
-    stated = [manifest[key] for key in ("models", "head", "auxiliary") if key in manifest]
-    part = rng.choice([part for fields in stated for part in parts(fields)])
+    tables = [manifest[key] for key in ("models", "head", "auxiliary") if key in manifest]
+    part = rng.choice([part for fields in tables for part in parts(fields)])
     name = rng.choice(editable(part))
     value = part[name]
     if isinstance(value, bool):
@@ -190,7 +192,7 @@ def used(bundle: Path, kind: str, is_model_whole: bool) -> int:
     try:
         with edgedec.load(bundle, edgedec.EngineOptions(threads=1)) as engine:
             plain = engine.generate(PROMPT, requests("plain")[0]).text if is_model_whole else None
-            return max(asked(engine, request, plain) for request in requests(kind))
+            return max(try_request(engine, request, plain) for request in requests(kind))
     except BaseException as error:
         return reported(error)
 
@@ -200,22 +202,24 @@ def requests(kind: str) -> list[edgedec.GenerationConfig]:
     prefills = ("exact", "progressive", "predicted")
     maps = [("plain", prefill) for prefill in prefills]
     drafter = "plain" if kind == "plain" else kind
-    wanted = maps if kind == "maps" else [(drafter, "exact"), ("auto", "exact")]
+    pairs = maps if kind == "maps" else [(drafter, "exact"), ("auto", "exact")]
     return [
         edgedec.GenerationConfig(max_new_tokens=8, method=method, prefill=prefill, ignore_eos=True)
-        for method, prefill in wanted
+        for method, prefill in pairs
     ]
 
 
-def asked(engine: edgedec.Engine, request: edgedec.GenerationConfig, plain: str | None) -> int:
+def try_request(
+    engine: edgedec.Engine, request: edgedec.GenerationConfig, plain: str | None
+) -> int:
     """Asks for one text, which has to be ``plain`` unless that is None; returns how that ended."""
     try:
-        found = engine.generate(PROMPT, request).text
+        text = engine.generate(PROMPT, request).text
     except BaseException as error:
         return reported(error)
-    if request.prefill == "predicted" or plain in (None, found):
+    if request.prefill == "predicted" or plain in (None, text):
         return TEXT
-    print(f"{request.method}, prefill {request.prefill}: {found!r}, expected {plain!r}", flush=True)
+    print(f"{request.method}, prefill {request.prefill}: {text!r}, expected {plain!r}", flush=True)
     return UNEXPECTED
 
 

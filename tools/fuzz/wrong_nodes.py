@@ -254,15 +254,15 @@ def main() -> int:
     parser.add_argument("--tries", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=int, default=500)
     parser.add_argument("--first", type=int, default=0, help="number of the first try")
-    given = parser.parse_args()
+    options = parser.parse_args()
 
     def piece(n_done: int) -> int:
         for number in range(n_done, n_done + 40):
-            try_one(given.first + number)
+            try_one(options.first + number)
         return 40
 
     name = f"wrong_nodes_of_{kernels.library_path().parent.name}"
-    return run_pieces(name, given.tries, given.seconds, piece)
+    return run_pieces(name, options.tries, options.seconds, piece)
 
 
 if __name__ == "__main__":

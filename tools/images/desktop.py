@@ -153,7 +153,7 @@ class Photographer:
         """Shows the places of a word."""
         edit.go_to_line(18)
         self.window.find_bar.begin()
-        self.window.find_bar.wanted.setText("item")
+        self.window.find_bar.pattern.setText("item")
         self.window.find_bar.find_next()
         self.take("find")
         self.window.find_bar.hide()

@@ -201,16 +201,16 @@ class _Changer(ast.NodeTransformer):
 
     def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         """Changes statements, or leaves one out that is there for its effect."""
-        found: list[ast.stmt] = []
+        changed: list[ast.stmt] = []
         for statement in statements:
             is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
             if is_text or isinstance(statement, _UNTOUCHED):
-                found.append(statement)
+                changed.append(statement)
             elif _has_effect(statement) and self._is_here(statement, "left out"):
-                found.append(ast.copy_location(ast.Pass(), statement))
+                changed.append(ast.copy_location(ast.Pass(), statement))
             else:
-                found.append(self.visit(statement))
-        return found
+                changed.append(self.visit(statement))
+        return changed
 
     def _condition(self, node: ast.If | ast.While | ast.IfExp) -> ast.AST:
         is_changed_inside = isinstance(node.test, ast.Compare | ast.BoolOp | ast.UnaryOp)

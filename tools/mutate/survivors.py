@@ -124,13 +124,13 @@ class Survivors:
             lines = [n for n, line in enumerate(text, 1) if place.within[1:] in line]
         reached = self._lines.get(str(file), {})
         tests = {test for n in lines for test in reached.get(str(n), [])} & self._items.keys()
-        found, seconds = [], 0.0
+        selected, seconds = [], 0.0
         for test in sorted(tests, key=lambda test: (self._seconds[test], test)):
             seconds += self._seconds[test]
             if seconds > self._most_seconds:
                 break
-            found.append(test)
-        return found
+            selected.append(test)
+        return selected
 
     def _run(self, tests: list[str], change: Callable[[], bool]) -> str:
         """Returns what tests said after a change, which no other run sees."""
@@ -171,14 +171,14 @@ def wait(process: int, most_s: float) -> str:
 
 def functions_of(files: Set[str]) -> Functions:
     """Returns the functions of ``files`` that this process knows, by file and qualified name."""
-    found: Functions = {}
+    functions: Functions = {}
     resolved = cache(lambda name: str(Path(name).resolve()))
     for thing in gc.get_objects():
         if isinstance(thing, types.FunctionType):
             file = resolved(thing.__code__.co_filename)
             if file in files:
-                found.setdefault((file, thing.__code__.co_qualname), []).append(thing)
-    return found
+                functions.setdefault((file, thing.__code__.co_qualname), []).append(thing)
+    return functions
 
 
 def apply(file: Path, number: int, place: Place, functions: Functions) -> bool:
@@ -194,9 +194,9 @@ def apply(file: Path, number: int, place: Place, functions: Functions) -> bool:
     made = {code.co_firstlineno: code for code in _codes(changed, place.within)}
     is_done = False
     for function in functions.get((str(file), place.within), ()):
-        own = function.__code__
-        code = made.get(own.co_firstlineno)
-        if code is not None and code.co_freevars == own.co_freevars:
+        compiled = function.__code__
+        code = made.get(compiled.co_firstlineno)
+        if code is not None and code.co_freevars == compiled.co_freevars:
             function.__code__ = code
             is_done = True
     return is_done
@@ -214,12 +214,14 @@ def _codes(code: types.CodeType, name: str) -> Iterator[types.CodeType]:
 def _apply_constant(file: Path, tree: ast.Module, name: str) -> bool:
     value = next(v for node in tree.body for n, v in constants(node) if n == name)
     modules = [m for m in list(sys.modules.values()) if isinstance(m, types.ModuleType)]
-    own = [m for m in modules if Path(getattr(m, "__file__", None) or ".").resolve() == file]
-    if not own:
+    modules_of_file = [
+        m for m in modules if Path(getattr(m, "__file__", None) or ".").resolve() == file
+    ]
+    if not modules_of_file:
         return False
-    before = getattr(own[0], name)
-    after = eval(compile(ast.Expression(value), str(file), "eval"), dict(vars(own[0])))
-    for module in own if name.startswith("_") else modules:
+    before = getattr(modules_of_file[0], name)
+    after = eval(compile(ast.Expression(value), str(file), "eval"), dict(vars(modules_of_file[0])))
+    for module in modules_of_file if name.startswith("_") else modules:
         if vars(module).get(name) is before:
             setattr(module, name, after)
     return True

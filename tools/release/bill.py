@@ -51,12 +51,12 @@ def write_bill(files: Iterable[Path], path: Path) -> None:
     """Writes which files a release has, what was linked into them and what they need."""
     project = read_project()
     bom = Bom()
-    own = Component(
+    component = Component(
         name=project.name, version=project.version, type=ComponentType.APPLICATION,
         bom_ref="edgedec", licenses=[LicenseExpression("Apache-2.0")],
         purl=PackageURL("pypi", None, project.name, project.version),
     )  # fmt: skip
-    bom.metadata.component = own
+    bom.metadata.component = component
     parts = [
         *map(file_component, sorted(files)),
         *linked_components(),
@@ -65,7 +65,7 @@ def write_bill(files: Iterable[Path], path: Path) -> None:
     ]
     for part in parts:
         bom.components.add(part)
-    bom.register_dependency(own, parts)
+    bom.register_dependency(component, parts)
     outputter = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6)
     path.write_text(outputter.output_as_string(indent=2) + "\n", encoding="utf-8")
 

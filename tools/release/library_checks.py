@@ -53,11 +53,11 @@ def library_faults(data: bytes, platform: Platform) -> list[str]:
     """Returns a line for each thing that is wrong with the library of ``platform``'s wheel."""
     binary = lief.parse(data)
     if binary is None or binary.format != FORMATS[platform.system]:
-        found = "no library" if binary is None else binary.format.name
-        return [f"got {found}, expected {FORMATS[platform.system].name}"]
-    found = binary.abstract.header.architecture
-    if found != PROCESSORS[platform.processor]:
-        return [f"got code for {found.name}, expected {PROCESSORS[platform.processor].name}"]
+        kind = "no library" if binary is None else binary.format.name
+        return [f"got {kind}, expected {FORMATS[platform.system].name}"]
+    kind = binary.abstract.header.architecture
+    if kind != PROCESSORS[platform.processor]:
+        return [f"got code for {kind.name}, expected {PROCESSORS[platform.processor].name}"]
     checks = {"Linux": elf_faults, "Windows": pe_faults, "Darwin": mach_o_faults}
     return [*isa_faults(data, platform), *checks[platform.system](binary)]
 
@@ -71,10 +71,10 @@ def isa_faults(data: bytes, platform: Platform) -> Iterator[str]:
 
 def export_faults(exported: Iterable[str]) -> Iterator[str]:
     """Names that are missing, and others, which could replace those of the host process."""
-    found, expected = set(exported), expected_exports()
-    if missing := sorted(expected - found):
+    exports, expected = set(exported), expected_exports()
+    if missing := sorted(expected - exports):
         yield f"does not export {', '.join(missing)}"
-    if more := sorted(found - expected):
+    if more := sorted(exports - expected):
         yield f"exports {', '.join(more)}"
 
 
@@ -112,8 +112,8 @@ def mach_o_faults(binary: lief.MachO.Binary) -> Iterator[str]:
     """What is wrong with a library for macOS."""
     exported = {symbol.name for symbol in binary.exported_symbols} - LINKERS_OWN
     yield from export_faults(name.removeprefix("_") for name in exported)
-    own = lief.MachO.LoadCommand.TYPE.ID_DYLIB
-    needed = [library.name for library in binary.libraries if library.command != own]
+    command_id = lief.MachO.LoadCommand.TYPE.ID_DYLIB
+    needed = [library.name for library in binary.libraries if library.command != command_id]
     yield from needed_faults(needed, "Darwin")
     if binary.header.file_type != lief.MachO.Header.FILE_TYPE.DYLIB:
         yield f"is a {binary.header.file_type.name}, expected a DYLIB"
@@ -121,8 +121,8 @@ def mach_o_faults(binary: lief.MachO.Binary) -> Iterator[str]:
         yield "is not signed, not even ad hoc: Apple's processors refuse it"
     build = binary.build_version
     if build is None or tuple(build.minos[:2]) != MACOS:
-        found = "no version" if build is None else ".".join(map(str, build.minos))
-        yield f"needs macOS {found}, expected {'.'.join(map(str, MACOS))}"
+        version = "no version" if build is None else ".".join(map(str, build.minos))
+        yield f"needs macOS {version}, expected {'.'.join(map(str, MACOS))}"
     weak = lief.MachO.DyldBindingInfo.CLASS.WEAK  # the library has these itself
     for binding in binary.bindings:
         if binding.binding_class != weak and not binding.has_library:

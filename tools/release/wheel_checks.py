@@ -135,10 +135,10 @@ def metadata_faults(
     tags = message_from_bytes(wheel.read(f"{info}/WHEEL")).get_all("Tag")
     if tags != [f"py3-none-{platform.tag}"]:
         yield f"WHEEL has tags {tags}, expected py3-none-{platform.tag}"
-    stated = message_from_bytes(wheel.read(f"{info}/METADATA"))
-    if (stated["Name"], stated["Version"]) != (project.name, project.version):
+    metadata = message_from_bytes(wheel.read(f"{info}/METADATA"))
+    if (metadata["Name"], metadata["Version"]) != (project.name, project.version):
         yield (
-            f"METADATA has {stated['Name']} {stated['Version']}, "
+            f"METADATA has {metadata['Name']} {metadata['Version']}, "
             f"expected {project.name} {project.version}"
         )
     if b"edgedec=edgedec.apps.cli:main" not in wheel.read(f"{info}/entry_points.txt").replace(
@@ -165,5 +165,5 @@ def sdist_faults(path: Path) -> list[str]:
         return [f"got {path.name}, expected {stem}.tar.gz"]
     with tarfile.open(path) as archive:
         names = set(archive.getnames())
-    wanted = [*SOURCES, *(str(file.relative_to(ROOT)) for file in ROOT.glob("kernels/src/*"))]
-    return [f"lacks {name}" for name in sorted(wanted) if f"{stem}/{name}" not in names]
+    expected = [*SOURCES, *(str(file.relative_to(ROOT)) for file in ROOT.glob("kernels/src/*"))]
+    return [f"lacks {name}" for name in sorted(expected) if f"{stem}/{name}" not in names]

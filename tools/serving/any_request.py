@@ -183,8 +183,8 @@ def without_nulls(piece: bytes) -> bytes:
         choice["finish_reason"] = choice["finish_reason"] or "stop"
         for name in ("token_logprobs", "top_logprobs"):
             if choice["logprobs"] and choice["logprobs"][name]:
-                found = choice["logprobs"][name]
-                choice["logprobs"][name] = [one for one in found if one is not None]
+                values = choice["logprobs"][name]
+                choice["logprobs"][name] = [value for value in values if value is not None]
     return json.dumps(document).encode()
 
 
@@ -193,7 +193,7 @@ def pieces(raw: bytes) -> list[bytes]:
     lines = [line for line in raw.split(b"\n") if line.strip()]
     data = [line[6:] for line in lines if line.startswith(b"data: ") and line[6:] != b"[DONE]"]
     if data:  # the package does not type signs of life
-        return [one for one in data if one != b'{"type":"ping"}']
+        return [piece for piece in data if piece != b'{"type":"ping"}']
     return [line for line in lines if not line.startswith(b":")]
 
 
@@ -202,9 +202,9 @@ def ask(port: int, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
     connection = HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
     connection.request("POST", path, json.dumps(body))
     answer = connection.getresponse()
-    found = answer.status, answer.read()
+    reply = answer.status, answer.read()
     connection.close()
-    return found
+    return reply
 
 
 @contextmanager
@@ -228,21 +228,21 @@ def main() -> int:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    rng, n_asked, found = random.Random(given.seed), 0, set[str]()
-    with serving(given.bundle, "--max-new-tokens", "24", "--threads", "1") as port:
-        end_s = time.monotonic() + given.seconds / 2
+    options = parser.parse_args()
+    rng, n_asked, statuses = random.Random(options.seed), 0, set[str]()
+    with serving(options.bundle, "--max-new-tokens", "24", "--threads", "1") as port:
+        end_s = time.monotonic() + options.seconds / 2
         while time.monotonic() < end_s:
-            found.update(faults(port, rng))
+            statuses.update(faults(port, rng))
             n_asked += 1
-        print("\n".join(sorted(found)))
-        print(f"{n_asked} requests as clients make them; faults: {len(found)}", flush=True)
+        print("\n".join(sorted(statuses)))
+        print(f"{n_asked} requests as clients make them; faults: {len(statuses)}", flush=True)
         command = ["schemathesis", "run", f"http://127.0.0.1:{port}/openapi.json", "--no-color"]
-        command += ["--max-time", str(int(given.seconds / 2)), "--request-timeout", str(WAIT_S)]
+        command += ["--max-time", str(int(options.seconds / 2)), "--request-timeout", str(WAIT_S)]
         command += ["--checks", ",".join(CHECKS), "--suppress-health-check", "all"]
         command[0] = str(Path(sys.executable).with_name(command[0]))
         described = subprocess.run(command, check=False)
-    return 1 if found or described.returncode else 0
+    return 1 if statuses or described.returncode else 0
 
 
 if __name__ == "__main__":

@@ -59,14 +59,14 @@ def main() -> int:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--balancer", choices=CONFIGS, default="haproxy")
     parser.add_argument("--requests", type=int, default=120)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with ExitStack() as stack:
-        servers = [stack.enter_context(serving(given.bundle)) for _ in range(2)]
+        servers = [stack.enter_context(serving(options.bundle)) for _ in range(2)]
         ports = [port for _, port in servers]
-        port, served = stack.enter_context(balancing(given.balancer, ports))
-        wanted = {prompt_of(i): ask(ports[0], i).text for i in range(8)}
-        outcomes, kill = under_load(port, servers, given.requests)
-    return judge(outcomes, kill, served, wanted)
+        port, served = stack.enter_context(balancing(options.balancer, ports))
+        expected = {prompt_of(i): ask(ports[0], i).text for i in range(8)}
+        outcomes, kill = under_load(port, servers, options.requests)
+    return judge(outcomes, kill, served, expected)
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,19 @@ class Kill:
 
 
 def judge(
-    outcomes: list[Outcome], kill: Kill, served: dict[int, int], wanted: dict[str, str | None]
+    outcomes: list[Outcome], kill: Kill, served: dict[int, int], expected: dict[str, str | None]
 ) -> int:
     """Prints what became of the requests; returns 0 if all is as it has to be.
 
     served: which server's port each request went to, by its number.
     """
-    lost = [one for one in outcomes if one.text is None]
-    late = [one for one in lost if one.began_s > kill.at_s]
-    others = [one for one in lost if served.get(one.number) != kill.port]
-    wrong = [one for one in outcomes if one.text not in (None, wanted[one.prompt])]
-    n_after = sum(one.began_s > kill.at_s for one in outcomes)
+    lost = [outcome for outcome in outcomes if outcome.text is None]
+    late = [outcome for outcome in lost if outcome.began_s > kill.at_s]
+    others = [outcome for outcome in lost if served.get(outcome.number) != kill.port]
+    wrong = [
+        outcome for outcome in outcomes if outcome.text not in (None, expected[outcome.prompt])
+    ]
+    n_after = sum(outcome.began_s > kill.at_s for outcome in outcomes)
     print(
         f"{len(outcomes)} requests, {n_after} of them after the kill; the killed server was "
         f"answering {kill.n_open}; lost: {len(lost)}, of another server: {len(others)}, "
@@ -116,7 +118,7 @@ def under_load(
         wait_for(lambda: any(n_processing(port) for _, port in servers))
         n_open, own_port, victim = max(
             ((n_processing(port), port, process) for process, port in servers),
-            key=lambda one: one[0],
+            key=lambda outcome: outcome[0],
         )
         victim.kill()
         victim.wait()
@@ -152,9 +154,9 @@ def n_processing(port: int) -> int:
     connection.request("GET", "/metrics", headers={"Host": "localhost"})
     text = connection.getresponse().read().decode()
     connection.close()
-    found = re.search(r"^edgedec:requests_processing (\S+)", text, re.MULTILINE)
-    assert found is not None
-    return int(float(found[1]))
+    match = re.search(r"^edgedec:requests_processing (\S+)", text, re.MULTILINE)
+    assert match is not None
+    return int(float(match[1]))
 
 
 @contextmanager
@@ -168,9 +170,9 @@ def serving(bundle: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
         assert process.stderr is not None
         line = process.stderr.readline()
         threading.Thread(target=process.stderr.read, daemon=True).start()
-        found = re.search(r":(\d+)\s*$", line)
-        assert found is not None, line
-        yield process, int(found[1])
+        match = re.search(r":(\d+)\s*$", line)
+        assert match is not None, line
+        yield process, int(match[1])
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(WAIT_S)
@@ -186,15 +188,15 @@ def balancing(name: str, ports: list[int]) -> Iterator[tuple[int, dict[int, int]
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         text = (HERE / CONFIGS[name]).read_text()
-        for known, own in zip(("8080", "8081", "8082"), (port, *ports), strict=True):
-            text = text.replace(f"127.0.0.1:{known}", f"127.0.0.1:{own}")
+        for known, own_port in zip(("8080", "8081", "8082"), (port, *ports), strict=True):
+            text = text.replace(f"127.0.0.1:{known}", f"127.0.0.1:{own_port}")
         for line, logged in LOGGED[name].items():
             assert line in text, line
             text = text.replace(line, logged)
         config = Path(folder, CONFIGS[name])
         config.write_text(text)
-        own = ["-p", folder, "-g", f"daemon off; pid {folder}/pid;", "-c"]
-        flags = {"haproxy": ["-db", "-f"], "nginx": own}[name]
+        own_port = ["-p", folder, "-g", f"daemon off; pid {folder}/pid;", "-c"]
+        flags = {"haproxy": ["-db", "-f"], "nginx": own_port}[name]
         command = [name, *flags, str(config)]
         log = Path(folder, "log")
         with log.open("w") as file:

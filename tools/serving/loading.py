@@ -75,12 +75,12 @@ def main() -> None:
     parser.add_argument("loaded", type=Path)
     parser.add_argument("other", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    options = parser.parse_args()
     alone, beside, n = list[float](), list[float](), 0
-    with serving(given.loaded, f"other={given.other}") as port, ThreadPoolExecutor() as pool:
+    with serving(options.loaded, f"other={options.other}") as port, ThreadPoolExecutor() as pool:
         for number in range(4):  # warm
             first_token_s(port, number)
-        for _ in range(given.rounds):
+        for _ in range(options.rounds):
             for _ in range(N_ALONE):
                 n += 1
                 alone.append(first_token_s(port, n))

@@ -38,7 +38,10 @@ def tools_of(command: str) -> dict[str, Any]:
     finally:
         process.kill()
         process.wait(_SECONDS)
-    return {"version": version, "tools": {one["name"]: bare(one["inputSchema"]) for one in tools}}
+    return {
+        "version": version,
+        "tools": {tool["name"]: bare(tool["inputSchema"]) for tool in tools},
+    }
 
 
 def _messages() -> Iterator[dict[str, Any]]:
@@ -52,19 +55,19 @@ def _messages() -> Iterator[dict[str, Any]]:
 def _answers(process: subprocess.Popen[str]) -> Iterator[Any]:
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("{") and "result" in (found := json.loads(line)):
-            yield found
+        if line.startswith("{") and "result" in (message := json.loads(line)):
+            yield message
 
 
 def bare(schema: Any, is_names: bool = False) -> Any:
     """Returns ``schema`` without what only people read. is_names: its keys are no keywords."""
     if isinstance(schema, list):
-        return [bare(one) for one in schema]
+        return [bare(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
     return {
-        key: bare(one, not is_names and key in ("properties", "$defs", "definitions"))
-        for key, one in schema.items()
+        key: bare(part, not is_names and key in ("properties", "$defs", "definitions"))
+        for key, part in schema.items()
         if is_names or key not in _WORDS
     }
 
@@ -72,12 +75,12 @@ def bare(schema: Any, is_names: bool = False) -> Any:
 def main(arguments: list[str]) -> None:
     """Adds the servers that the arguments name."""
     path = Path(arguments[0])
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    tools = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for argument in arguments[1:]:
         name, _, command = argument.partition("=")
-        found[name] = tools_of(command)
-        print(f"{name} {found[name]['version']}: {len(found[name]['tools'])} tools")
-    lines = [f"{json.dumps(name)}: {json.dumps(one)}" for name, one in sorted(found.items())]
+        tools[name] = tools_of(command)
+        print(f"{name} {tools[name]['version']}: {len(tools[name]['tools'])} tools")
+    lines = [f"{json.dumps(name)}: {json.dumps(schema)}" for name, schema in sorted(tools.items())]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 

@@ -33,7 +33,7 @@ def share_found(
     """
     head = manifest.head
     assert head is not None
-    return _share(bundle, head.head, texts, threads, lambda s, text: _found(s, text, head))
+    return _share(bundle, head.head, texts, threads, lambda s, text: _places(s, text, head))
 
 
 def share_drafted(
@@ -86,7 +86,7 @@ def _drafted(sequence: TokenSequence, text: TextFeatures) -> Places:
     return np.concatenate(drafts)
 
 
-def _found(sequence: TokenSequence, text: TextFeatures, head: HeadEntry) -> Places:
+def _places(sequence: TokenSequence, text: TextFeatures, head: HeadEntry) -> Places:
     """Returns the rows of the head's likeliest tokens after the last tokens of ``text``."""
     sequence.truncate(0)
     tokens, features_ = text.tokens.tolist(), []

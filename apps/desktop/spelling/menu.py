@@ -22,19 +22,19 @@ def add_spelling(menu: QMenu, cursor: QTextCursor, speller: Speller) -> None:
     menu.insertActions(first, [looking, adding])
     menu.insertSeparator(first)
 
-    def put(found: list[str]) -> None:
-        if not found:
+    def put(words: list[str]) -> None:
+        if not words:
             looking.setText("no word is like it")
             return
-        for one in found:
-            action = QAction(one, menu)
-            action.triggered.connect(partial(_replace, cursor, word, one))
+        for suggestion in words:
+            action = QAction(suggestion, menu)
+            action.triggered.connect(partial(_replace, cursor, word, suggestion))
             menu.insertAction(looking, action)
         menu.removeAction(looking)
 
     is_gone = []
     menu.destroyed.connect(lambda: is_gone.append(True))
-    speller.suggest(word, lambda found: None if is_gone else put(found))
+    speller.suggest(word, lambda words: None if is_gone else put(words))
 
 
 def _replace(cursor: QTextCursor, word: str, other: str) -> None:

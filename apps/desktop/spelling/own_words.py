@@ -47,7 +47,7 @@ class OwnWords:
         self.read()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            words = "".join(f"{one}\n" for one in sorted(self._words))
+            words = "".join(f"{word}\n" for word in sorted(self._words))
             replace_text(self.path, words, is_private=True)
         except OSError as error:
             raise ConfigError(f"cannot add to {self.path}: {error.strerror}") from None

@@ -31,9 +31,9 @@ class Speller(QObject):
     changed = Signal()
     failed = Signal(str)
 
-    def __init__(self, own: OwnWords, parent: QObject | None = None) -> None:
+    def __init__(self, own_words: OwnWords, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._own = own
+        self._own_words = own_words
         self._language = ""
         self._process: QProcess | None = None
         self._is_wrong: dict[str, bool] = {}
@@ -51,7 +51,7 @@ class Speller(QObject):
         self._is_wrong.clear()
         if language:
             try:
-                self._own.read()
+                self._own_words.read()
             except ConfigError as error:
                 self.failed.emit(str(error))
             self._process = self._started(language)
@@ -60,7 +60,7 @@ class Speller(QObject):
     def is_wrong(self, word: str) -> bool:
         """Says whether a word is in no dictionary; False while that is not known yet."""
         word = plain(word)
-        if self._process is None or word in self._own:
+        if self._process is None or word in self._own_words:
             return False
         if word not in self._is_wrong:
             self._unasked.add(word)
@@ -77,7 +77,7 @@ class Speller(QObject):
     def add(self, word: str) -> None:
         """Adds a word to the owner's dictionary."""
         try:
-            self._own.add(plain(word))
+            self._own_words.add(plain(word))
         except ConfigError as error:
             self.failed.emit(str(error))
         self.changed.emit()

@@ -121,8 +121,8 @@ class Underlines(QObject):
         if block.length() > _LONGEST:
             return []
         text = whole(block.text())
-        found = [(*span, text[slice(*span)]) for span in words_of(text)]
-        wrong = [one for one in found if self._speller.is_wrong(one[2])]
+        words = [(*span, text[slice(*span)]) for span in words_of(text)]
+        wrong = [word for word in words if self._speller.is_wrong(word[2])]
         if len(text) == n_units(text):
             return wrong
         return [(n_units(text[:a]), n_units(text[:b]), word) for a, b, word in wrong]

@@ -38,17 +38,23 @@ def known_parts(checker: Any, word: str) -> bool:
 def suggestions(checker: Any, word: str) -> list[str]:
     """Returns words of the dictionary that are like ``word``, the most usual first."""
     checker.distance = 1 if len(word) > _LONG else 2
-    found = (checker.candidates(word) or set()) - {word.lower()}
-    likeliest = sorted(found, key=lambda one: (-checker.word_usage_frequency(one), one))
+    candidates = (checker.candidates(word) or set()) - {word.lower()}
+    likeliest = sorted(
+        candidates, key=lambda candidate: (-checker.word_usage_frequency(candidate), candidate)
+    )
     shown = likeliest[:_N_SUGGESTIONS]
-    return [one[0].upper() + one[1:] for one in shown] if word[0].isupper() else shown
+    return (
+        [candidate[0].upper() + candidate[1:] for candidate in shown]
+        if word[0].isupper()
+        else shown
+    )
 
 
-def answer(checker: Any, asked: dict[str, Any]) -> dict[str, Any]:
+def answer(checker: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Returns what is known of what is asked."""
-    if "suggest" in asked:
-        return {**asked, "suggestions": suggestions(checker, asked["suggest"])}
-    words = asked["check"]
+    if "suggest" in request:
+        return {**request, "suggestions": suggestions(checker, request["suggest"])}
+    words = request["check"]
     unknown = [word for word in words if not (word in checker or known_parts(checker, word))]
     return {"checked": words, "unknown": unknown}
 

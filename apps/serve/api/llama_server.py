@@ -117,7 +117,7 @@ def read_completion(data: bytes, reply: AnswerHead) -> ParsedRequest:
         ServeError: The body makes no sense.
     """
     body = read_body(CompletionBody, data)
-    return _asked(body, text_prompts(body.prompt))
+    return _parsed(body, text_prompts(body.prompt))
 
 
 def read_infill(data: bytes, reply: AnswerHead) -> ParsedRequest:
@@ -129,10 +129,10 @@ def read_infill(data: bytes, reply: AnswerHead) -> ParsedRequest:
     body = read_body(InfillBody, data)
     others = [(extra.filename, extra.text) for extra in body.input_extra or ()]
     prompt = InfillPrompt(body.input_prefix, body.input_suffix, body.prompt, others)
-    return _asked(body, [prompt])
+    return _parsed(body, [prompt])
 
 
-def _asked(body: Common, prompts: Sequence[Prompt]) -> ParsedRequest:
+def _parsed(body: Common, prompts: Sequence[Prompt]) -> ParsedRequest:
     fields = body.response_fields
     framer = CompletionFramer(body.model, fields) if body.stream else None
     return ParsedRequest(body.request(prompts), partial(_whole, body.model, fields), framer)

@@ -170,7 +170,7 @@ def read_chat(data: bytes, reply: AnswerHead) -> ParsedRequest:
     prompt = ChatPrompt(
         messages, tools, variables=body.variables(), thought_budget=body.thought_budget
     )
-    return _asked(body, [prompt] if body.messages else [], reply, _chat_part)
+    return _parsed(body, [prompt] if body.messages else [], reply, _chat_part)
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def read_generate(data: bytes, reply: AnswerHead) -> ParsedRequest:
         ServeError: The body makes no sense.
     """
     body = read_body(GenerateBody, data)
-    return _asked(body, _prompts(body), reply, _text_part)
+    return _parsed(body, _prompts(body), reply, _text_part)
 
 
 def _prompts(body: GenerateBody) -> list[Prompt]:
@@ -219,7 +219,9 @@ def _prompts(body: GenerateBody) -> list[Prompt]:
 Part = Callable[[Choice], dict[str, Any]]
 
 
-def _asked(body: Common, prompts: Sequence[Prompt], reply: AnswerHead, part: Part) -> ParsedRequest:
+def _parsed(
+    body: Common, prompts: Sequence[Prompt], reply: AnswerHead, part: Part
+) -> ParsedRequest:
     head = {"model": body.model, "created_at": moment(reply.created)}
     request = body.request(prompts)
     if not prompts:

@@ -26,7 +26,7 @@ from edgedec.system.files import replacing
 Floats = npt.NDArray[np.float32]
 OnProgress = Callable[[int, int], None]
 
-_KINDS = (ScaleKind.ONE, ScaleKind.ONE_MIN)
+_KINDS = (ScaleKind.SINGLE, ScaleKind.ONE_MIN)
 
 
 class Finished:

@@ -65,7 +65,7 @@ def round_compensated(weights: Floats, moments: Moments, fmt: QuantFormat) -> Pl
         rows = slice(start, start + _ROWS)
         codes[rows], scales[:, rows] = _round_rows(weights[rows], moments, fmt)
     scale, minimum = scales
-    if fmt.kind is ScaleKind.ONE:
+    if fmt.kind is ScaleKind.SINGLE:
         return PlainTensor(fmt, codes, scale)
     return PlainTensor(fmt, codes, scale, minimum)
 
@@ -140,7 +140,7 @@ def _trials(ideal: Floats, fmt: QuantFormat) -> tuple[Floats, Floats]:
     """Returns scales and minima [trials, N]."""
     low, high = ideal.min(axis=0), ideal.max(axis=0)
     part = (2**fmt.bits - 1) / 15
-    if fmt.kind is ScaleKind.ONE:
+    if fmt.kind is ScaleKind.SINGLE:
         spans = np.array(_SYMMETRIC_SPANS, np.float32)[:, None]
         scale = np.where(-low > high, low, high) / (spans * np.float32(part))
         return scale, np.zeros_like(scale)
@@ -181,7 +181,7 @@ def _refit(
     levels = factor.T @ (codes.astype(np.float32) - np.float32(fmt.zero_point))
     target = factor.T @ ideal
     product, square = (target * levels).sum(axis=0), (levels * levels).sum(axis=0)
-    if fmt.kind is ScaleKind.ONE:
+    if fmt.kind is ScaleKind.SINGLE:
         return _divided(product, square)[None], np.zeros_like(product)[None]
     ones = factor.sum(axis=0)[:, None]
     cross, count, total = (

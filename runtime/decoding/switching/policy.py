@@ -112,13 +112,13 @@ class RollingPolicy:
             self._window.clear()
         self._window.append(1 - signal.margin if self._by_margin else signal.entropy)
         self._dwell += 1
-        if self._dwell >= self._needed and self._wanted() is not self._active:
+        if self._dwell >= self._needed and self._next_model() is not self._active:
             self._active = self._active.other
             self._dwell = 0
             self._needed = self._config.dwell
         return self._active
 
-    def _wanted(self) -> Model:
+    def _next_model(self) -> Model:
         is_target = self._active is Model.TARGET
         threshold = self._threshold * (self._config.hysteresis if is_target else 1.0)
         return Model.TARGET if self.level > threshold else Model.DRAFT

@@ -37,7 +37,7 @@ def test_found_places_are_counted_and_highlighted(window: EditorWindow) -> None:
     edit, bar = current(window), window.find_bar
     edit.setPlainText("one two One\none")
     QTest.keyClick(window, Key.Key_F, CTRL)
-    QTest.keyClicks(bar.wanted, "one")
+    QTest.keyClicks(bar.pattern, "one")
     until(lambda: bar.status.text() == "3 found")
     assert [mark.cursor.selectionStart() for mark in edit.extraSelections()] == [0, 8, 12]
     bar.find_next()
@@ -47,15 +47,15 @@ def test_found_places_are_counted_and_highlighted(window: EditorWindow) -> None:
     until(lambda: bar.status.text() == "2 found")  # the selected one is none of them
     edit.appendPlainText("one")
     until(lambda: bar.status.text() == "3 found")
-    bar.wanted.setText("none")
+    bar.pattern.setText("none")
     until(lambda: bar.status.text() == "not found")
-    bar.wanted.setText("one")
+    bar.pattern.setText("one")
     window.new()  # nothing of it is in the other document
     until(lambda: bar.status.text() == "not found")
     assert edit.extraSelections() == []
     window.tabs.setCurrentWidget(edit)
     until(lambda: bar.status.text() == "3 found")
-    QTest.keyClick(bar.wanted, Key.Key_Escape)
+    QTest.keyClick(bar.pattern, Key.Key_Escape)
     assert edit.extraSelections() == []
 
 
@@ -63,7 +63,7 @@ def test_a_thousand_places_are_enough(window: EditorWindow) -> None:
     edit, bar = current(window), window.find_bar
     edit.setPlainText("a" * 5000)
     bar.begin()
-    bar.wanted.setText("a")
+    bar.pattern.setText("a")
     bar.find_next()
     assert bar.status.text() == "1 of 1,000+"
 

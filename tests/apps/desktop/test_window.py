@@ -168,7 +168,7 @@ def test_find_goes_around_and_replaces_in_one_step(window: EditorWindow) -> None
     QTest.keyClick(window, Key.Key_F, CTRL)
     bar = window.find_bar
     assert bar.isVisible()
-    QTest.keyClicks(bar.wanted, "one")
+    QTest.keyClicks(bar.pattern, "one")
     starts = []
     for _ in range(3):
         assert bar.find_next()
@@ -188,10 +188,10 @@ def test_find_goes_around_and_replaces_in_one_step(window: EditorWindow) -> None
     bar.find_next()
     bar.replace()
     assert edit.toPlainText() == "1 two One"
-    bar.wanted.setText("none")
+    bar.pattern.setText("none")
     assert not bar.find_next()
     assert bar.status.text() == "not found"
-    QTest.keyClick(bar.wanted, Key.Key_Escape)
+    QTest.keyClick(bar.pattern, Key.Key_Escape)
     assert not bar.isVisible()
     assert edit.hasFocus()
     edit.document().setModified(False)

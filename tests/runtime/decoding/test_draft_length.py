@@ -155,10 +155,10 @@ def test_looks_at_a_drafter_that_brings_nothing_are_rare_and_cheap() -> None:
         worth, spent = Worth(), 0.0
         for _ in range(2000):
             if worth.is_positive:
-                worth.asked(0.0, cost)
+                worth.observe(0.0, cost)
                 spent += cost
             else:
                 worth.rested()
         assert spent <= PURSE + LOOK * 2000 + 2 * cost
-        worth.asked(2.0, cost)
+        worth.observe(2.0, cost)
         assert worth.is_positive

@@ -128,7 +128,7 @@ class OverlappedDrafting(TreeDrafting):
         self._target = prompt.target
         self._is_over = threading.Event()
         self._error: Exception | None = None
-        self._asked: DraftContext | None = None  # of this round's proposal
+        self._context: DraftContext | None = None  # of this round's proposal
         self._has_overlapped = False
         self.rounds = {True: _Tally(), False: _Tally()}
 
@@ -142,7 +142,7 @@ class OverlappedDrafting(TreeDrafting):
         if self._overlap.gauge.is_on:
             budget = dataclasses.replace(budget, min_step_value=math.inf)
         tree = yield from super().propose(context, budget)
-        self._asked = context
+        self._context = context
         return tree
 
     def verify(
@@ -154,7 +154,7 @@ class OverlappedDrafting(TreeDrafting):
         """
         path = [node.token for node in tree.likeliest_chain().nodes]
         is_worthwhile = n_left > len(path) + 2  # the path, the token after it, a drafted one
-        if self._asked is not context or not self._overlap.gauge.is_on or not is_worthwhile:
+        if self._context is not context or not self._overlap.gauge.is_on or not is_worthwhile:
             return (yield pass_)
         self._start_ahead(context, path)
         try:
@@ -172,10 +172,10 @@ class OverlappedDrafting(TreeDrafting):
         if self._error is not None:
             raise self._error
         super().observe(context, outcome)
-        if self._asked is not None and outcome.ms is not None:
+        if self._context is not None and outcome.ms is not None:
             self.rounds[self._has_overlapped].add(len(outcome.emitted), outcome.ms)
             self._overlap.gauge.observe(len(outcome.emitted), outcome.ms)
-        self._asked, self._has_overlapped = None, False
+        self._context, self._has_overlapped = None, False
 
     def end(self, tokens: Sequence[int]) -> None:
         """Waits for the thread and rewinds the draft model."""

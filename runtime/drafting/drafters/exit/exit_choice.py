@@ -31,12 +31,12 @@ class ExitChoice:
         """costs: of a drafted level by exit, in whole passes over one row."""
         self._costs = dict(costs)
         self._right = dict.fromkeys(costs, _PRIOR_RIGHT)
-        self._asked = dict.fromkeys(costs, _PRIOR_ASKED)
+        self._n_asked = dict.fromkeys(costs, _PRIOR_ASKED)
         self._rounds_ms = self._spent_ms = self._last_ms = 0.0
 
     def rate(self, layer: int) -> float:
         """Returns how often the exit behind ``layer`` guesses what the model says."""
-        return self._right[layer] / self._asked[layer]
+        return self._right[layer] / self._n_asked[layer]
 
     def choose(self, depth: int) -> Choice:
         """Returns the exit and length that promise most tokens for their time.
@@ -53,7 +53,7 @@ class ExitChoice:
     def learn(self, layer: int, n_right: int, n_asked: int) -> None:
         """Takes in how many of the last tokens the exit behind ``layer`` would have guessed."""
         self._right[layer] = _DECAY * self._right[layer] + n_right
-        self._asked[layer] = _DECAY * self._asked[layer] + n_asked
+        self._n_asked[layer] = _DECAY * self._n_asked[layer] + n_asked
 
     def count_round(self, ms: float) -> None:
         """Takes in what a round took."""
