@@ -82,8 +82,8 @@ class Speeds:
                 "that you have the model write"
             )
         return (
-            f"verdict on {n} pieces of other texts: {verdict} ({after}, before {before}, without any "
-            f"drafts {plain}){advice}"
+            f"verdict on {n} pieces of other texts: {verdict} ({after}, before {before}, without "
+            f"any drafts {plain}){advice}"
         )
 
 
