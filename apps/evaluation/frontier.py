@@ -41,9 +41,9 @@ GRID = (
     "ead:threshold=0.6",
     "ead:threshold=0.2,window=1,dwell=1",
     "margin:threshold=0.1",
-    "bild:fallback=0.6",
+    "bild:fallback=0.6,mode=trust",
+    "bild:fallback=0.9,mode=trust",
     "bild:fallback=0.9",
-    "bild:fallback=0.9,mode=repair",
 )
 """Settings that are swept where none are named."""
 

@@ -93,8 +93,8 @@ class SwitchOptions:
         str | None,
         typer.Option(
             metavar="MODE",
-            help="What the target model does with the draft model's tokens: trust (default), "
-            "repair unlikely ones, or verify all (lossless).",
+            help="What the target model does with the draft model's tokens: trust them (default "
+            "of ead and margin), repair unlikely ones (default of bild), or verify all (lossless).",
             rich_help_panel=SWITCHING,
         ),
     ] = None

@@ -36,7 +36,8 @@ class SwitchConfig:
     hysteresis: the target model hands back at this part of the threshold.
     reset_window: forget the window at a switch.
     mode: trust keeps what the draft model said; repair takes back what the target model finds very
-        unlikely; verify keeps only what the target model would have said itself.
+        unlikely; verify keeps only what the target model would have said itself. None takes repair
+        for bild, as its paper does, and trust for the others.
     fallback: of bild, the probability below which the target model is asked.
     rollback: of repair, the -ln p above which a token is taken back. Units: nats.
     max_run: of repair and verify, most tokens of the draft model before they are judged; up
@@ -49,13 +50,15 @@ class SwitchConfig:
     dwell: int = 5
     hysteresis: float = 1.0
     reset_window: bool = False
-    mode: str = TRUST
+    mode: str | None = None
     fallback: float = 0.6
     rollback: float = 5.0
     max_run: int = 16
 
     def __post_init__(self) -> None:
         _check_choice("policy", self.policy, POLICIES)
+        if self.mode is None:
+            object.__setattr__(self, "mode", REPAIR if self.policy == BILD else TRUST)
         _check_choice("mode", self.mode, MODES)
         if self.threshold != AUTO:
             _check_number("threshold", self.threshold, -math.inf, 'a number or "auto"')

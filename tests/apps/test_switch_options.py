@@ -148,3 +148,14 @@ def test_chat_at_a_terminal_catches_up_between_turns(
     # The target model missed all tokens of the answer, the draft model the last of them.
     assert caught_up == [len(turn["token_ids"]) + 1 for turn in turns]
     assert turns[1]["switch"]["passes"]["draft"]["prompt_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "mode"),
+    [("bild", "repair"), ("bild:mode=trust", "trust"), ("ead:threshold=1", "trust"),
+     ("margin:threshold=0.5,mode=verify", "verify")],
+)  # fmt: skip
+def test_bild_repairs_by_default_as_its_paper_does(setting: str, mode: str) -> None:
+    switch = SwitchConfig.parse(setting)
+    assert switch.mode == mode
+    assert SwitchConfig.parse(str(switch)) == switch

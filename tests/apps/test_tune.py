@@ -66,7 +66,7 @@ def record(draft: ToySession, n_tokens: int = 80) -> Trace:
         "ead:threshold=2.2,window=3,dwell=2",
         "ead:threshold=2.5,window=1,dwell=1,hysteresis=0.7",
         "margin:threshold=0.6,window=4,dwell=3",
-        "bild:fallback=0.5",
+        "bild:fallback=0.5,mode=trust",
         "ead:threshold=inf",
         "ead:threshold=-1",
     ],

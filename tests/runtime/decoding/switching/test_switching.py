@@ -43,7 +43,7 @@ def request(sampling: SamplingConfig, n: int = 40) -> GenerationConfig:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize(
-    "setting", ["ead:threshold=inf", "margin:threshold=inf", "bild:fallback=0"]
+    "setting", ["ead:threshold=inf", "margin:threshold=inf", "bild:fallback=0,mode=trust"]
 )
 def test_infinite_threshold_is_the_draft_model(setting: str, sampling: SamplingConfig) -> None:
     config = request(sampling)
@@ -214,7 +214,7 @@ def test_repair_keeps_what_the_target_model_finds_possible(setting: str, rollbac
 
 
 def test_bild_asks_the_target_model_where_the_draft_one_is_unsure() -> None:
-    result, _, draft = switched("bild:fallback=0.5", GREEDY, copies=False)
+    result, _, draft = switched("bild:fallback=0.5,mode=trust", GREEDY, copies=False)
     text = [*PROMPT, *result.token_ids]
     for i, tag in enumerate(result.origins, len(PROMPT)):
         row = rule(VOCAB, 2.0)(text[:i]).astype(np.float64)
@@ -226,7 +226,7 @@ def test_bild_asks_the_target_model_where_the_draft_one_is_unsure() -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_token_is_computed_once_by_each_model_at_most(setting: str) -> None:
-    result, target, draft = switched(setting, GREEDY, copies=False)
+    result, target, draft = switched(f"{setting},mode=trust", GREEDY, copies=False)
     for session in (target, draft):
         assert session.n_rows == session.n_tokens <= len(PROMPT) + 59
         assert session.n_passes <= 60
