@@ -162,7 +162,7 @@ def test_replay_goes_by_position() -> None:
         "ead",
         "ead:threshold=1.5,window=7,mode=verify",
         "margin:threshold=inf,hysteresis=0.7,reset_window=true",
-        "bild:mode=repair,fallback=0.4,rollback=2.0,max_run=10",
+        "bild:fallback=0.4,rollback=2.0,max_run=10",
         "ead:threshold=-1.0,dwell=1",
     ],
 )
