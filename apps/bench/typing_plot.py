@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from edgedec.apps.measuring.pictures import COLOURS, explain_noisy, title_lines, use_style
 
 _SHARES = (0.5, 0.95)
+_TICKS_MS = (0, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000)
 _WIDTH = 8.0
 """Units: inches."""
 
@@ -42,6 +43,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
     )
     axes.set_xscale("symlog", linthresh=10.0)
     axes.set_xlim(left=0)
+    axes.set_xticks([tick for tick in _TICKS_MS if tick <= axes.get_xlim()[1]])
     axes.set_ylim(0, 1)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

@@ -52,9 +52,18 @@ def draw(document: dict[str, Any], path: Path) -> None:
         title=title_lines(title, 6.5),
     )
     axes.set_xlim(left=0)
+    if metric.is_share:
+        _show_percent(axes)
     axes.grid(visible=True)
     figure.legend(loc="outside right upper")
     figure.savefig(path)
+
+
+def _show_percent(axes: Axes) -> None:
+    """Shows ten percent or more, so that equal scores do not look apart, and none above 100."""
+    low, high = axes.get_ylim()
+    middle, half = (low + high) / 2, max((high - low) / 2, 5.0)
+    axes.set_ylim(max(-0.3, middle - half), min(100.3, middle + half))
 
 
 def _settings(document: dict[str, Any], metric: str) -> Iterator[_Point]:
