@@ -1,4 +1,4 @@
-"""Writes the tables of docs/results.md from the result files in docs/results.
+"""Writes the tables of docs/results.md and README.md from the result files in docs/results.
 
     python tools/docs/results_page.py [--check]
 
@@ -17,7 +17,6 @@ from statistics import geometric_mean, median
 from edgedec.apps.results.result import Quantity, Result, read_result
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/results.md"
 FILES = ROOT / "docs/results"
 
 Lines = list[list[str]]
@@ -32,9 +31,10 @@ def results(kind: str) -> Iterator[Result]:
 
 
 def subject(result: Result) -> str:
-    """Returns model and instruction set, and whether the run was noisy."""
+    """Returns model and instruction set, the label of another machine, and whether it was noisy."""
+    machine = f", {result.label}" if result.label else ""
     mark = " (noisy)" if result.is_noisy else ""
-    return f"{result.bundle['name']}, {result.build['isa']}{mark}"
+    return f"{result.bundle['name']}, {result.build['isa']}{machine}{mark}"
 
 
 def passes(result: Result, depth: str) -> dict[int, float]:
@@ -114,36 +114,38 @@ def texts() -> Lines:
     return lines
 
 
-TABLES: dict[str, Callable[[], Lines]] = {
-    "price": price, "contexts": contexts, "speculation": speculation, "texts": texts,
+Tables = dict[str, Callable[[], Lines]]
+PAGES: dict[str, Tables] = {
+    "docs/results.md": {
+        "price": price, "contexts": contexts, "speculation": speculation, "texts": texts,
+    },
+    "README.md": {"price": price},
 }  # fmt: skip
 
 
-def write_tables(page: str) -> str:
+def write_tables(where: str, page: str) -> str:
     """Returns the page with all tables as their files say."""
-    for name, lines in TABLES.items():
+    for name, lines in PAGES[where].items():
         head, *body = lines()
         table = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
         table += [f"| {' | '.join(line)} |" for line in body]
         text = "\n".join([f"<!-- {name} -->", *table, "<!-- end -->"])
         place = re.compile(rf"<!-- {name} -->\n.*?<!-- end -->", re.DOTALL)
         if len(place.findall(page)) != 1:
-            sys.exit(f"{PAGE} needs one place for the table {name}")
+            sys.exit(f"{where} needs one place for the table {name}")
         page = place.sub(text.replace("\\", r"\\"), page)
     return page
 
 
 def main() -> None:
     """Does what the command line asks for."""
-    page = PAGE.read_text(encoding="utf-8")
-    written = write_tables(page)
-    if sys.argv[1:] == ["--check"]:
-        if written != page:
-            sys.exit(
-                "docs/results.md differs from docs/results: run python tools/docs/results_page.py"
-            )
-        return
-    PAGE.write_text(written, encoding="utf-8")
+    for where in PAGES:
+        page = (ROOT / where).read_text(encoding="utf-8")
+        written = write_tables(where, page)
+        if sys.argv[1:] != ["--check"]:
+            (ROOT / where).write_text(written, encoding="utf-8")
+        elif written != page:
+            sys.exit(f"{where} differs from docs/results: run python tools/docs/results_page.py")
 
 
 if __name__ == "__main__":
