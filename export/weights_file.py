@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.kernels import PANEL, pack
-from edgedec.models.config import ModelConfig
 from edgedec.models.families import weight_shapes
 from edgedec.models.layer_inputs import LAYER_TABLE
-from edgedec.models.rope import UNROTATED, Rope, rope_of, rope_tables
+from edgedec.models.rope import rope_names, rope_tables, ropes_of
 from edgedec.models.weights import WeightSource, float_rows
 
 WEIGHTS_FILE = "weights.bin"
@@ -105,15 +104,6 @@ def write_tensors(
             source.release()
 
 
-def rope_names(config: ModelConfig, rope: Rope) -> tuple[str, str]:
-    """Returns the names of the tables of cosines and sines of the rotations ``rope``."""
-    stem = "encoder." if config.is_encoder else ""
-    stem += "rope" if rope.theta == config.rope_theta else f"rope.{rope.theta!r}"
-    stem += "" if rope.is_scaled else ".unscaled"
-    stem += f".{rope.head_size}" if rope.head_size else ""
-    return f"{stem}.cos", f"{stem}.sin"
-
-
 def _write_tensor(
     file: _Blocks,
     offset: int,
@@ -123,12 +113,11 @@ def _write_tensor(
 ) -> Iterator[int]:
     """Yields the bytes of each chunk written."""
     name = tensor.name
-    rope = _rope_tables(source.config)
-    if name in rope:
-        of_model, of_layer, part = rope[name]
-        table = rope_tables(of_model, tensor.dims[0], of_layer)[part]
-        yield _write_at(file, offset, tensor.stored(table))
-        return
+    for rope in ropes_of(source.config) if name not in shapes else ():
+        if name in (names := rope_names(source.config, rope)):
+            table = rope_tables(source.config, tensor.dims[0], rope)[names.index(name)]
+            yield _write_at(file, offset, tensor.stored(table))
+            return
     shape = shapes[name]
     if len(shape) != 2:
         yield _write_at(file, offset, tensor.stored(source.vector(name)))
@@ -150,21 +139,6 @@ def _write_in_order(
     for array in arrays:
         yield (written := _write_at(file, offset, array))
         offset += written
-
-
-def _rope_tables(config: ModelConfig) -> dict[str, tuple[ModelConfig, Rope, int]]:
-    """Returns of every rotation table what decides it, and 0 for cosines or 1 for sines."""
-    ropes = {rope_of(config.layer(i)) for i in range(config.n_layers)}
-    if config.is_qk_norm_late:
-        ropes.add(Rope(config.rope_theta, True))
-    if config.encoder is not None:
-        ropes.add(UNROTATED)
-    of_encoder = {} if config.encoder is None else _rope_tables(config.encoder)
-    return of_encoder | {
-        name: (config, rope, part)
-        for rope in ropes
-        for part, name in enumerate(rope_names(config, rope))
-    }
 
 
 def _write_packed(

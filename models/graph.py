@@ -42,6 +42,9 @@ Inputs:
         place. state_place [4] int64: tokens that the state is behind which is read; which of the
         two it is, -1 for zeros; the node behind which a state is written, -1 for the last
         committed token; which of the two it is, -1 for none.
+    rope.cos, rope.sin [N, head_size / 2] float32, and others of layers that differ: cosines and
+        sines of the angles at each position; query_growth [N, 1], what queries are multiplied by. N
+        is more than any position of the pass. See `PositionTables`. Graphs may hold them instead.
     mtp_rows [F] int64: which of the R rows with logits light heads go on from; see
         `Capabilities.mtp`.
 Outputs:

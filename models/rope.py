@@ -30,16 +30,35 @@ def rope_of(layer: LayerConfig) -> Rope:
     return Rope(layer.rope_theta, layer.has_rope_scaling, layer.head_size)
 
 
+def rope_names(config: ModelConfig, rope: Rope) -> tuple[str, str]:
+    """Returns the names of the tables of cosines and sines of the rotations ``rope``."""
+    stem = "encoder." if config.is_encoder else ""
+    stem += "rope" if rope.theta == config.rope_theta else f"rope.{rope.theta!r}"
+    stem += "" if rope.is_scaled else ".unscaled"
+    stem += f".{rope.head_size}" if rope.head_size else ""
+    return f"{stem}.cos", f"{stem}.sin"
+
+
+def ropes_of(config: ModelConfig) -> set[Rope]:
+    """Returns what decides each pair of rotation tables that a model has."""
+    ropes = {rope_of(config.layer(i)) for i in range(config.n_layers)}
+    if config.is_qk_norm_late:
+        ropes.add(Rope(config.rope_theta, True))
+    if config.encoder is not None:
+        ropes.add(UNROTATED)
+    return ropes
+
+
 def rope_tables(
-    config: ModelConfig, n_positions: int, rope: Rope | None = None
+    config: ModelConfig, n_positions: int, rope: Rope | None = None, start: int = 0
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Returns cosine and sine of every rotation angle, computed in float64.
 
     Channels that keep still (`ModelConfig.rotary_size`) come last, with an angle of 0.
 
-    rope: of a layer that differs from the model; the model's when None.
+    rope: of a layer that differs from the model; the model's when None. start: first position.
 
-    Shapes: cos, sin [n_positions, head_size / 2] float32.
+    Shapes: cos, sin [n_positions - start, head_size / 2] float32.
     """
     rope = rope or Rope(config.rope_theta, True)
     scaling = config.rope_scaling if rope.is_scaled else RopeScaling()
@@ -48,7 +67,7 @@ def rope_tables(
     if rope.theta:
         size = config.rotary_size or head_size
         frequencies[: size // 2] = _frequencies(config, rope.theta, size, scaling)
-    angles = np.outer(np.arange(n_positions, dtype=np.float64), frequencies)
+    angles = np.outer(np.arange(start, n_positions, dtype=np.float64), frequencies)
     cos, sin = np.cos(angles), np.sin(angles)
     if scaling.kind in ("factors", "longrope"):
         cos[:, frequencies > 0] *= scaling.factor

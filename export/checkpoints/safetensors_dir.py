@@ -19,6 +19,7 @@ from edgedec.export.checkpoints.draft_layer import WeightPlaces, find_draft_laye
 from edgedec.export.checkpoints.hub import PICKLES, TEMPLATE_FILES
 from edgedec.export.checkpoints.json_files import read_fields, read_text
 from edgedec.export.checkpoints.mlx_matrices import mlx_places, with_mlx_experts
+from edgedec.export.checkpoints.newer_reading import read_otherwise
 from edgedec.export.checkpoints.published import (
     SAMPLING_KEYS,
     TEMPLATE_NAMES,
@@ -200,9 +201,28 @@ class HuggingFaceTexts:
 
     @property
     def unapplied(self) -> tuple[str, ...]:
-        """What ``generation_config.json`` states that is not applied, a line each."""
-        sampling = read_fields(self._folder, "generation_config.json", is_optional=True)
-        return unapplied_keys(sampling)
+        """What is not applied, or read otherwise by others, a line each."""
+        stated = read_fields(self._folder, "generation_config.json", is_optional=True)
+        return (*unapplied_keys(stated), *self._read_otherwise())
+
+    def _read_otherwise(self) -> tuple[str, ...]:
+        whole = self._folder / "tokenizer.json"
+        if not whole.is_file():
+            return ()
+        special = self.special
+        parts = read_otherwise(
+            _checked_tokenizer(whole),
+            self._tokenizer_files,
+            self._tokenizer_json,
+            special.opening_ids,
+            special.variables,
+        )
+        if not parts:
+            return ()
+        return (
+            f"{whole}: transformers 5 reads this otherwise: {', '.join(parts)}. Transformers 4 "
+            "wrote it, and edgedec reads it as that does: compare texts with transformers 4",
+        )
 
     @property
     def embedding(self) -> PublishedEmbedding | None:

@@ -84,6 +84,16 @@ _CLASS_OF_FAMILY = {
 """The class that transformers chooses by ``model_type`` where no file names one."""
 
 
+def bare_class_name(name: str) -> str:
+    """Returns the name of a class of transformers without ``Tokenizer`` and ``Fast``."""
+    return name.removesuffix("Fast").removesuffix("Tokenizer")
+
+
+def class_named(name: str) -> TokenizerClass:
+    """Returns what the class ``name`` of transformers 4 does."""
+    return _CLASSES.get(bare_class_name(name), TokenizerClass())
+
+
 @dataclass(frozen=True)
 class TokenizerFiles:
     """The files beside a tokenizer. more_roles: special_tokens_map.json. added: added_tokens.json.
@@ -120,7 +130,7 @@ class TokenizerFiles:
         if self.is_of_version_5 and family == "qwen2":  # whose files often name another class
             return _QWEN2
         name = class_name if isinstance(class_name, str) else _CLASS_OF_FAMILY.get(str(family), "")
-        return _CLASSES.get(name.removesuffix("Fast").removesuffix("Tokenizer"), TokenizerClass())
+        return class_named(name)
 
     def roles(self) -> dict[str, str]:
         """Returns the token of each role. Null takes away what the class gives."""
@@ -225,6 +235,11 @@ def opening_ids(tokenizer: Tokenizer, files: TokenizerFiles) -> tuple[int, ...]:
         bos = files.roles().get("bos_token")
         if bos is not None and (bos_id := tokenizer.token_to_id(bos)) is not None:
             return (bos_id,)
+    return leading_ids(tokenizer)
+
+
+def leading_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Returns the tokens that a post-processor puts before a text."""
     encoded = tokenizer.encode("a")
     n_leading = next((i for i, added in enumerate(encoded.special_tokens_mask) if not added), 0)
     return tuple(encoded.ids[:n_leading])
@@ -266,7 +281,7 @@ def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int
     listed: list[dict[str, Any]] = document.get("added_tokens") or []
     added = {token["content"]: token for token in listed}
     earlier: list[dict[str, Any]] = []
-    vocabulary = _vocabulary(document)
+    vocabulary = vocabulary_of(document)
     special = {*files.roles().values(), *files.additional()}
     of_roles = files.flags_of_roles()
     more_special = special - {
@@ -332,7 +347,8 @@ def _flags(token: Fields) -> dict[str, bool]:
     return {flag: token.flag(flag, defaults[flag]) for flag in _FLAGS}
 
 
-def _vocabulary(document: Mapping[str, Any]) -> Mapping[str, int]:
+def vocabulary_of(document: Mapping[str, Any]) -> Mapping[str, int]:
+    """Returns the ids of a ``tokenizer.json`` by token, without the added ones."""
     vocabulary = document.get("model", {}).get("vocab") or {}
     if isinstance(vocabulary, list):  # Unigram: pieces with scores, in the order of ids
         return {piece: i for i, (piece, _) in enumerate(vocabulary)}

@@ -39,7 +39,7 @@ def head_model(
     width = feature_width(target.config, n_layers, kind, config.n_layers)
     formats = head_formats(target, config, width, kind, scheme)
     folder = PurePosixPath(target.graph).parent
-    graph = emit_head(config, target.context, width, formats, target.contract.kv.format, kind)
+    graph = emit_head(config, width, formats, target.contract.kv.format, kind)
     paths = {key: str(folder / f"{kind}{end}") for key, end in _ENDS.items()}
     shared = target.weights if SHARED in formats else ()
     return ModelEntry(
@@ -83,9 +83,9 @@ def write_head_files(
     model, width = head.head, head.head.contract.can.features
     formats = {name: FORMATS[fmt] for name, fmt in model.tensor_formats.items()}
     kv_format = model.contract.kv.format
-    graph = emit_head(model.config, model.context, width, formats, kv_format, head.kind)
+    graph = emit_head(model.config, width, formats, kv_format, head.kind)
     borrowed = borrowed_of(head.kind, parent.entry.config)
-    write_head(graph, model.config, weights, formats, parent, folder / model.graph, borrowed)
+    write_head(graph, weights, formats, parent, folder / model.graph, borrowed)
     assert model.head_ids is not None
     write_head_ids(folder / model.head_ids, ids.astype(np.int32))
     if head.joined is not None:

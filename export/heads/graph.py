@@ -29,7 +29,6 @@ from edgedec.export.to_onnx.passes.fuse_head_norm import fuse_head_norm
 from edgedec.export.to_onnx.passes.merge_projections import merge_projections
 from edgedec.export.to_onnx.passes.pack_matrices import pack_matrices
 from edgedec.export.to_onnx.passes.remove_unused import remove_unused
-from edgedec.export.weights_file import rope_names
 from edgedec.kernels import pack
 from edgedec.models.blocks import head_weight
 from edgedec.models.config import ModelConfig
@@ -45,7 +44,6 @@ from edgedec.models.draft_heads import (
 )
 from edgedec.models.graph import FEATURES, LOGITS, MAX_SEQUENCES, Capabilities, GraphContract
 from edgedec.models.quant import PlainTensor, QuantFormat
-from edgedec.models.rope import rope_of, rope_tables
 
 Float32 = npt.NDArray[np.float32]
 HeadWeight = Float32 | PlainTensor
@@ -63,8 +61,8 @@ _PAGE_BYTES = 4096
 class HeadEmitter(PortableEmitter):
     """A `PortableEmitter` whose rows have features."""
 
-    def __init__(self, config: ModelConfig, context: int, width: int, kind: str) -> None:
-        super().__init__(config, context, frozenset({OUTPUT}))
+    def __init__(self, config: ModelConfig, width: int, kind: str) -> None:
+        super().__init__(config, frozenset({OUTPUT}))
         self._shapes = head_shapes(config, width, kind)
 
     def features(self) -> str:
@@ -90,7 +88,6 @@ class HeadEmitter(PortableEmitter):
 
 def emit_head(
     config: ModelConfig,
-    context: int,
     width: int,
     formats: Mapping[str, QuantFormat],
     kv_format: str,
@@ -100,7 +97,7 @@ def emit_head(
 
     width: numbers that a row reads beside its token. formats: of every matrix, by name.
     """
-    emitter = HeadEmitter(config, context, width, kind)
+    emitter = HeadEmitter(config, width, kind)
     logits = head_recipe(emitter, config, kind)
     emitter.name_output(logits, LOGITS, (1, "R", config.n_logits))
     model = emitter.model()
@@ -159,7 +156,6 @@ def contract_like(
 
 def write_head(
     model: ModelProto,
-    config: ModelConfig,
     weights: Mapping[str, HeadWeight],
     formats: Mapping[str, QuantFormat],
     parent: BundleWeights,
@@ -187,7 +183,7 @@ def write_head(
             if theirs is not None:
                 values: npt.NDArray[np.generic] = parent.packed(theirs).data
             else:
-                values = _values(tensor, config, weights, formats)
+                values = _values(tensor, weights, formats)
             file.write(bytes(-file.tell() % _PAGE_BYTES))
             entries = {
                 "location": values_file.name,
@@ -200,17 +196,10 @@ def write_head(
 
 
 def _values(
-    tensor: TensorProto,
-    config: ModelConfig,
-    weights: Mapping[str, HeadWeight],
-    formats: Mapping[str, QuantFormat],
+    tensor: TensorProto, weights: Mapping[str, HeadWeight], formats: Mapping[str, QuantFormat]
 ) -> npt.NDArray[np.generic]:
-    """Returns what the bytes of a weight stand for: packed, as it is, or a rotation table."""
-    name = tensor.name
-    for rope in {rope_of(config.layer(i)) for i in range(config.n_layers)}:
-        if name in (names := rope_names(config, rope)):
-            return rope_tables(config, tensor.dims[0], rope)[names.index(name)]
-    values, fmt = weights[name], formats.get(name)
+    """Returns what the bytes of a weight stand for: packed, or as it is."""
+    values, fmt = weights[tensor.name], formats.get(tensor.name)
     if isinstance(values, PlainTensor):
         return np.concatenate([_packed(part) for part in _matrices(values, tensor)])
     if tensor.data_type != TensorProto.UINT8 or fmt is None:

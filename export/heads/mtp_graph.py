@@ -230,7 +230,7 @@ class _LightEmitter(HeadEmitter):
     """
 
     def __init__(self, head: ModelEntry, kind: str, token: str, seen: list[str]) -> None:
-        super().__init__(head.config, head.context, head.contract.can.features, kind)
+        super().__init__(head.config, head.contract.can.features, kind)
         self._token = token
         self._seen = tuple(seen)
         self.noted: list[str] = []

@@ -31,7 +31,6 @@ from edgedec.export.to_onnx.messages import (
     ValueInfoProto,
 )
 from edgedec.export.to_onnx.recurrence import DOMAIN, VECTORS, short_conv, state_space
-from edgedec.export.weights_file import rope_names
 from edgedec.models.blocks import GATE_SLOPE, MIN_SQUARE, SUPPRESSED, Ops, mixer_prefix
 from edgedec.models.config import ModelConfig
 from edgedec.models.distance_bias import DISTANCE_BIAS, distance_buckets
@@ -57,7 +56,8 @@ from edgedec.models.graph import (
     rows_port,
     state_port,
 )
-from edgedec.models.rope import UNROTATED, Rope, query_growth, rope_of
+from edgedec.models.position_tables import QUERY_GROWTH
+from edgedec.models.rope import UNROTATED, Rope, rope_names, rope_of
 
 OPSET = 23
 IR_VERSION = 11
@@ -68,14 +68,10 @@ MASKED = -3.0e38
 """Bias of what a row does not see: no number that is added to it makes a NaN."""
 
 
-def emit_portable(
-    config: ModelConfig, context: int, hidden_layers: Sequence[int] = ()
-) -> ModelProto:
+def emit_portable(config: ModelConfig, hidden_layers: Sequence[int] = ()) -> ModelProto:
     """Returns the portable graph; its weights are references to bytes not yet written.
 
-    Args:
-        context: positions the rotation tables cover.
-        hidden_layers: layers (0: embeddings) whose residual stream becomes an output.
+    hidden_layers: layers (0: embeddings) whose residual stream becomes an output.
 
     Raises:
         ConfigError: a hidden layer the model does not have.
@@ -83,7 +79,7 @@ def emit_portable(
     for layer in hidden_layers:
         if not 0 <= layer <= config.n_layers:
             raise ConfigError(f"hidden layer {layer}: expected 0 to {config.n_layers}")
-    emitter = PortableEmitter(config, context, frozenset(hidden_layers))
+    emitter = PortableEmitter(config, frozenset(hidden_layers))
     logits = find_family(config.family).recipe(emitter, config)
     emitter.name_output(logits, LOGITS, (1, "R", config.n_logits))
     return emitter.model()
@@ -98,9 +94,8 @@ class PortableEmitter(Ops[str]):
 
     element: int = TensorProto.FLOAT
 
-    def __init__(self, config: ModelConfig, context: int, hidden_layers: frozenset[int]) -> None:
+    def __init__(self, config: ModelConfig, hidden_layers: frozenset[int]) -> None:
         self._config = config
-        self._context = context
         self._hidden_layers = hidden_layers
         self._shapes = weight_shapes(config)
         self._nodes: list[NodeProto] = []
@@ -361,14 +356,14 @@ class PortableEmitter(Ops[str]):
         return self._rotate(x, n_heads, f"{x}.early", Rope(self._config.rope_theta, True))
 
     def grow_queries(self, q: str) -> str:
-        """Adds a Mul by a table's rows, where the context is long enough for any to differ."""
-        if self._context <= self._config.query_growth_start:
+        """Adds a Mul by a table's rows, where texts are long enough for any to differ."""
+        if self._config.max_positions <= self._config.query_growth_start:
             return q
-        table, rows = "query_growth", "query_growth.rows"
-        if table not in self._initializers:
-            values = query_growth(self._config, np.arange(self._context))
-            self._initializers[table] = make_tensor(table, self.element, [self._context, 1], values)
-            self._node("Gather", [table, POSITION_IDS], rows, axis=0)
+        rows = f"{QUERY_GROWTH}.rows"
+        if rows not in self._shared:
+            self._shared.add(rows)
+            self._table(QUERY_GROWTH, 1)
+            self._node("Gather", [QUERY_GROWTH, POSITION_IDS], rows, axis=0)
         return self._node("Mul", [q, rows], f"{q}.grown")
 
     def sigmoid_gate(self, x: str, gate: str) -> str:
@@ -693,14 +688,17 @@ class PortableEmitter(Ops[str]):
         return self._node("RotaryEmbedding", inputs, name, num_heads=n_heads)
 
     def _rope(self, rope: Rope) -> tuple[str, str]:
-        """Returns the names of the rotation tables of ``rope``, which layers share."""
+        """Returns the names of the rotation tables of ``rope``, inputs that layers share."""
         names = rope_names(self._config, rope)
         for name in names:
-            if name not in self._initializers:
-                head_size = rope.head_size or self._config.head_size
-                dims = (self._context, head_size // 2)
-                self._initializers[name] = external_tensor(name, self.element, dims)
+            if name not in self._shared:
+                self._shared.add(name)
+                self._table(name, (rope.head_size or self._config.head_size) // 2)
         return names
+
+    def _table(self, name: str, width: int) -> None:
+        """Makes an input of a table with ``width`` numbers per position."""
+        self._inputs.append(_value(name, self.element, ("positions", width)))
 
     def _kv_value(self, name: str, length: str, head_size: int) -> ValueInfoProto:
         dims = (1, self._config.n_kv_heads, length, head_size)

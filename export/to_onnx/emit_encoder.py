@@ -16,13 +16,10 @@ from edgedec.models.graph import INPUT_IDS, KV_PARTS, POSITION_IDS, past_port, p
 from edgedec.models.rope import rope_of
 
 
-def emit_encoder(config: ModelConfig, context: int) -> ModelProto:
-    """Returns the graph of the encoder; its weights are references to bytes not yet written.
-
-    context: positions the rotation tables cover.
-    """
+def emit_encoder(config: ModelConfig) -> ModelProto:
+    """Returns the graph of the encoder; its weights are references to bytes not yet written."""
     assert config.encoder is not None
-    emitter = _EncoderEmitter(config, config.encoder, context)
+    emitter = _EncoderEmitter(config, config.encoder)
     read = read_source(emitter, config.encoder)
     for layer in range(config.n_layers):
         emitter.give_kv(source_kv(emitter, read, layer), layer)
@@ -32,8 +29,8 @@ def emit_encoder(config: ModelConfig, context: int) -> ModelProto:
 class _EncoderEmitter(PortableEmitter):
     """`Ops` of the recipe of an encoder, and of what the decoder's layers read of it."""
 
-    def __init__(self, config: ModelConfig, encoder: ModelConfig, context: int) -> None:
-        super().__init__(encoder, context, frozenset())
+    def __init__(self, config: ModelConfig, encoder: ModelConfig) -> None:
+        super().__init__(encoder, frozenset())
         self._decoder = config
         self._known = weight_shapes(config)
         self._shapes = {**self._known, **self._shapes}

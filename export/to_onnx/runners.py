@@ -44,6 +44,7 @@ from edgedec.models.graph import (
     state_port,
 )
 from edgedec.models.kv_formats import kv_panels_of
+from edgedec.models.position_tables import PositionTables
 from edgedec.models.recurrence import conv_taps, state_walk
 from edgedec.models.reference import tree_mask
 
@@ -76,6 +77,7 @@ class FusedRunner:
         if STATES in inputs:
             self._recurrent[STATES] = np.zeros(inputs[STATES].shape, np.float32)
         self._sequences = [name for name in (SEQUENCES, RING_SEQUENCES) if name in inputs]
+        self._tables = PositionTables(config, inputs)
         self._config, self._n_source, self._has_sources = config, 0, SOURCES in inputs
         self._kv_cache = {
             name: _empty_kv_cache(inputs[name], self._n_panels)
@@ -87,7 +89,7 @@ class FusedRunner:
         """Has an encoder read a source, whose rows all later passes look at."""
         layers = self._config.kv_layers
         ports = [past_port(i, part) for part in KV_PARTS for i in layers]
-        rows = list(encoded(encoder, ids, ports).values())
+        rows = list(encoded(encoder, self._config, ids, ports).values())
         keys, values = (np.concatenate(rows[n : n + len(layers)]) for n in (0, len(layers)))
         caches = self._kv_cache[K_CACHE], self._kv_cache[V_CACHE]
         panels = kv_panels_of("int8" if caches[0].dtype == np.uint8 else "float16")
@@ -112,6 +114,7 @@ class FusedRunner:
             feeds[RECURRENT_PAST] = np.array([n_past], np.int64)
         if STATES in self._recurrent:  # replayed from the beginning in every pass
             feeds[STATE_PLACE] = np.array([0, -1, -1, -1], np.int64)
+        feeds |= self._tables.up_to(n_past + len(parents))
         values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in feeds.items()}
         # These are written in place: the arrays behind them are the KV cache.
         for name, array in (self._kv_cache | self._recurrent).items():
@@ -126,8 +129,9 @@ class PortableRunner:
 
     def __init__(self, graph: Path, config: ModelConfig, is_prepacked: bool = False) -> None:
         self._session = open_session(graph, is_prepacked)
-        self._is_bidirectional = config.is_bidirectional
+        self._config, self._is_bidirectional = config, config.is_bidirectional
         types = {value.name: _DTYPES[value.type] for value in self._session.get_inputs()}
+        self._tables = PositionTables(config, types)
         names = {past_port(i, part): i for i in config.kv_layers for part in KV_PARTS}
         self._kv_cache = {
             name: np.zeros((1, config.n_kv_heads, 0, config.head_size_of(layer)), types[name])
@@ -142,7 +146,7 @@ class PortableRunner:
 
     def read_source(self, encoder: Path, ids: Sequence[int]) -> None:
         """Has an encoder read a source, whose rows all later passes look at."""
-        rows = encoded(encoder, ids, list(self._kv_cache))
+        rows = encoded(encoder, self._config, ids, list(self._kv_cache))
         self._kv_cache, self._n_source = rows, len(ids)
 
     def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
@@ -159,6 +163,7 @@ class PortableRunner:
             rows = np.broadcast_to(np.where(hidden, -np.inf, 0), mask.shape)
             feeds[SOURCE_BIAS] = rows.astype(np.float32)[None, None]
         feeds |= {name: kv[:, :, :n_past] for name, kv in self._kv_cache.items()}
+        feeds |= self._tables.up_to(n_past + len(parents))
         names = [present_port(name) for name in self._kv_cache]
         if self._rows:
             n_rows = self._recurrence.look_back + n_past
@@ -185,14 +190,17 @@ class PortableRunner:
 
 
 def encoded(
-    encoder: Path, ids: Sequence[int], past_ports: Sequence[str]
+    encoder: Path, config: ModelConfig, ids: Sequence[int], past_ports: Sequence[str]
 ) -> dict[str, npt.NDArray[Any]]:
     """Returns the rows that an encoder's graph makes of a source, by the names of ``past_ports``.
+
+    config: of the decoder.
 
     Shapes: each [1, n_kv_heads, len(ids), head_size].
     """
     session, names = open_session(encoder), [present_port(name) for name in past_ports]
-    rows = session.run(names, {INPUT_IDS: np.array([ids], np.int64)})
+    tables = PositionTables(config, [value.name for value in session.get_inputs()]).up_to(len(ids))
+    rows = session.run(names, {INPUT_IDS: np.array([ids], np.int64), **tables})
     return dict(zip(past_ports, rows, strict=True))
 
 

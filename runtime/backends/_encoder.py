@@ -19,6 +19,7 @@ from edgedec import kernels
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import INPUT_IDS, KV_PARTS, Capabilities, past_port, present_port
+from edgedec.models.position_tables import PositionTables
 from edgedec.models.source_tokens import is_source, source_ids
 from edgedec.runtime.backends._graph_checks import check_names
 from edgedec.runtime.backends._ort import PassRunner, open_graph
@@ -125,8 +126,9 @@ class Encoder:
             for part in KV_PARTS
         }
         session = self._session
+        self._tables = PositionTables(config, [port.name for port in session.get_inputs()])
         for what, ports, names in (
-            ("inputs", session.get_inputs(), (INPUT_IDS,)),
+            ("inputs", session.get_inputs(), (INPUT_IDS, *self._tables.sizes)),
             ("outputs", session.get_outputs(), tuple(self._outputs.values())),
         ):
             check_names(graph, what, [port.name for port in ports], names)
@@ -139,7 +141,8 @@ class Encoder:
         """
         if self._session is None:
             raise SessionError("the model is closed: load the bundle again")
-        inputs, names = {INPUT_IDS: np.array([ids], np.int64)}, list(self._outputs.values())
+        inputs = {INPUT_IDS: np.array([ids], np.int64), **self._tables.up_to(len(ids))}
+        names = list(self._outputs.values())
         with self._affinity.held():
             outputs = PassRunner().run(partial(self._session.run, names, inputs))
         return dict(zip(self._outputs, outputs, strict=True))

@@ -175,6 +175,11 @@ class InPlaceKVCache(Generic[R]):
         self._bind_anew()
 
     @property
+    def config(self) -> ModelConfig:
+        """Of the model whose rows these are."""
+        return self._model.config
+
+    @property
     def shared_inputs(self) -> dict[str, Array]:
         """The arrays of the inputs that are the same in all passes, by port."""
         shared = shared_inputs(self._model.contract, self.caches, self._layer_gates)

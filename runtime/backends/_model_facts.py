@@ -9,6 +9,7 @@ from typing import Protocol, cast
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import Capabilities, GraphContract
+from edgedec.models.position_tables import PositionTables
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
@@ -42,6 +43,7 @@ class ModelFacts:
         self.config = graph.config
         self.contract = graph.contract
         self.affinity = graph.affinity
+        self.tables = PositionTables(graph.config, graph.contract.inputs)
 
     @property
     def capabilities(self) -> Capabilities:

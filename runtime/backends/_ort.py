@@ -30,6 +30,7 @@ from edgedec.models.graph import (
     state_port,
 )
 from edgedec.models.kv_formats import kv_panels_of
+from edgedec.models.position_tables import position_tables
 from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.backends._graph_checks import check_names, check_shape, one_line
 from edgedec.runtime.sequences.affinity import Affinity
@@ -166,6 +167,7 @@ def _check_sizes(
         **dict.fromkeys(map(state_port, recurrent), config.recurrence.state_sizes),
         LAYER_GATES: (2 * config.n_layers,),
         LOGITS: (None, None, config.n_logits),
+        **{name: (None, width) for name, width in position_tables(config).items()},
         **{hidden_port(i): (None, None, config.hidden_size) for i in contract.can.hidden},
         **{
             port: (None, n_heads, None, config.head_size_of(layer_of_past(port)))

@@ -99,6 +99,11 @@ def gathered(
     return shape, [*ids, *positions, *parents, *whole, *rings, *rows, *mtp_rows, *sources]
 
 
+def end_of(passes: Sequence[Pass]) -> int:
+    """Returns the position behind those of all rows of ``passes``."""
+    return max(wanted.n_past + len(wanted.tree.tokens) for wanted in passes)
+
+
 def _hidden(passes: Sequence[Pass], n_layers: int) -> tuple[tuple[int, int], ...]:
     """Returns the layers whose hidden states are wanted, each with the layer of its port."""
     layers: Iterable[int] = passes[0].hidden_layers

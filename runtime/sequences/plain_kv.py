@@ -57,7 +57,7 @@ def _turning_back(
     of_layer = {i: rope_of(config.layer(i)) for i in range(first_layer, config.n_layers)}
     for rope in of_layer.values():
         if rope not in turns:
-            cos, sin = (t[start:] for t in rope_tables(config, start + n_tokens, rope))
+            cos, sin = rope_tables(config, start + n_tokens, rope, start)
             stretch = cos * cos + sin * sin  # of LongRoPE, squared
             turns[rope] = (cos / stretch).astype(np.float32), (sin / stretch).astype(np.float32)
     return {layer: turns[rope] for layer, rope in of_layer.items()}

@@ -31,9 +31,9 @@ WEIGHTS_NAMES = (WEIGHTS_FILE,)
 def emit(model: RecipeModel) -> None:
     """The graph of the family's recipe; passes that stop early need its last hidden states."""
     config = model.source.config
-    model.graph = emit_portable(config, model.context, model.returned_layers)
+    model.graph = emit_portable(config, model.returned_layers)
     if config.encoder is not None:
-        model.encoder = emit_encoder(config, model.context)
+        model.encoder = emit_encoder(config)
 
 
 def fuse_graph(model: RecipeModel) -> None:

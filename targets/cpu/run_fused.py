@@ -20,7 +20,7 @@ from edgedec.runtime.backends._in_place import (
 from edgedec.runtime.backends._kv_cache import Array
 from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
-from edgedec.runtime.backends._pass_arrays import PassShape, gathered
+from edgedec.runtime.backends._pass_arrays import PassShape, end_of, gathered
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
@@ -98,14 +98,16 @@ class _Runs:
         self._runner = PassRunner()
         self._bindings: dict[tuple[_Session, PassShape], Binding] = {}
         self._logits = np.empty((0, model.config.n_logits), np.float32)
-        self.shared_values = {
-            name: OrtValue.ortvalue_from_numpy(array) for name, array in shared_inputs.items()
-        }
+        self.shared_values = _values(shared_inputs)
+        self._take_tables(model.tables.up_to(1))
 
     def run(self, passes: Sequence[Pass]) -> Rows:
         """Returns the asked rows of all passes. The next run of the same shape overwrites them."""
         affinity, session = self._model.placed(passes[0].sequence.cores)
         session.pool.wake()
+        tables = self._model.tables.up_to(end_of(passes))
+        if tables is not self._tables:
+            self._take_tables(tables)
         shape, integers = gathered(passes, self._n_layers, self._can)
         binding = self._bindings.get((session, shape)) or self._bind(session, shape)
         binding.arrays.fill(passes, integers)
@@ -113,6 +115,12 @@ class _Runs:
         self._runner.run(partial(affinity.run, run) if affinity.processors else run)
         rows = binding.rows
         return Rows(rows.logits, rows.hidden, rows.row_stats, mtp=rows.mtp)
+
+    def _take_tables(self, tables: Mapping[str, Array]) -> None:
+        """Binds tables of positions, which are longer than those before."""
+        self._tables = tables
+        self.shared_values |= _values(tables)
+        self._bindings.clear()
 
     def _bind(self, session: _Session, shape: PassShape) -> Binding:
         """Returns arrays of a shape of pass that was not run before, bound to the graph."""
@@ -127,3 +135,8 @@ class _Runs:
         binding = Binding(session.ort, shape, rows, self.shared_values, width, can)
         self._bindings[session, shape] = binding
         return binding
+
+
+def _values(arrays: Mapping[str, Array]) -> dict[str, OrtValue]:
+    """Returns ``arrays`` as ONNX Runtime takes them, the same memory."""
+    return {name: OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}

@@ -18,6 +18,7 @@ from edgedec.models.graph import (
     SEQUENCES,
 )
 from edgedec.models.kv_maps import HIDDEN, WRITTEN
+from edgedec.models.position_tables import PositionTables
 from edgedec.runtime.backends._ort import PassRunner, open_graph
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
@@ -45,6 +46,7 @@ class FusedKVMaps:
             graph, threads, providers, kernels.library_path(), self._affinity
         )
         self._ports = {port.name for port in self._session.get_inputs()}
+        self._tables: PositionTables | None = None
 
     def write(self, state: SequenceState, start: int, hidden: Float32) -> None:
         """Writes rows of tokens from ``start`` on; see `KVPredictor`."""
@@ -60,6 +62,9 @@ class FusedKVMaps:
             if name in self._ports:
                 where = np.array((start, n, n, *places), np.int64)
                 inputs[name] = where.reshape(-1, SEQUENCE_FIELDS)
+        if self._tables is None:
+            self._tables = PositionTables(state.config, self._ports)
+        inputs |= self._tables.up_to(start + n)
         values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
         values |= state.panels
         binding = self._session.io_binding()

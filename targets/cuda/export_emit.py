@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
-from edgedec.export.weights_file import StoredTensor, offsets_of, rope_names
+from edgedec.export.weights_file import StoredTensor, offsets_of
 from edgedec.kernels.device_program import (
     INPUTS,
     KEYS,
@@ -31,7 +31,7 @@ from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import find_family, weight_shapes
 from edgedec.models.graph import LOGITS, N_TOP, ROW_STATS, hidden_port, stats_port
 from edgedec.models.quant import QuantFormat
-from edgedec.models.rope import rope_of
+from edgedec.models.rope import rope_names, rope_of
 from edgedec.targets.cuda import export_attention as attention
 from edgedec.targets.cuda import export_rows as rows
 from edgedec.targets.cuda import export_stats as stats

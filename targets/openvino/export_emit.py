@@ -14,7 +14,6 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from edgedec.export.weights_file import rope_names
 from edgedec.models.blocks import Ops
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import find_family
@@ -30,7 +29,7 @@ from edgedec.models.graph import (
     past_port,
     stats_port,
 )
-from edgedec.models.rope import Rope, rope_of
+from edgedec.models.rope import Rope, rope_names, rope_of
 from edgedec.targets.openvino.export_stored import Constants, StoredWeights
 
 Value: TypeAlias = Any  # an output of a node, [1, T, features]

@@ -12,13 +12,12 @@ from edgedec.export.weights_file import (
     Progress,
     StoredTensor,
     offsets_of,
-    rope_names,
     write_tensors,
 )
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import weight_shapes
 from edgedec.models.quant import QuantFormat
-from edgedec.models.rope import rope_of
+from edgedec.models.rope import rope_names, rope_of
 from edgedec.models.weights import WeightSource
 from edgedec.targets.openvino.export_groups import GroupLayout
 

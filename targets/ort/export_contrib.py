@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from edgedec.export.to_onnx.emit import PortableEmitter
 from edgedec.export.to_onnx.graph import external_tensor, place
 from edgedec.export.to_onnx.make import element_of, make_node, make_opset, make_port, make_tensor
@@ -32,8 +34,9 @@ from edgedec.models.graph import (
     present_port,
     stats_port,
 )
+from edgedec.models.position_tables import QUERY_GROWTH
 from edgedec.models.quant import QuantFormat
-from edgedec.models.rope import rope_of
+from edgedec.models.rope import query_growth, rope_of
 from edgedec.models.weights import WeightSource
 
 DOMAIN = "com.microsoft"
@@ -116,8 +119,9 @@ class ContribEmitter(PortableEmitter):
         formats: Mapping[str, QuantFormat],
         element: int = TensorProto.FLOAT,
     ) -> None:
-        super().__init__(config, context, hidden_layers)
+        super().__init__(config, hidden_layers)
         self.element = element
+        self._context = context
         self._formats = formats
         self._adds: dict[str, NodeProto] = {}
         self._split: dict[str, str] = {}  # by weight, what a product with others has given of it
@@ -274,6 +278,15 @@ class ContribEmitter(PortableEmitter):
         )
         self._nodes.append(attend)
         return attended
+
+    def _table(self, name: str, width: int) -> None:
+        """Adds a table of all positions as a constant, which is what some providers need."""
+        dims = self._context, width
+        if name == QUERY_GROWTH:
+            values = query_growth(self._config, np.arange(self._context))
+            self._initializers[name] = make_tensor(name, self.element, dims, values)
+        else:
+            self._initializers[name] = external_tensor(name, self.element, dims)
 
     def _short_bias(self, window: int) -> str:
         """Returns the attention bias in the type of the scores, finite in float16, too."""

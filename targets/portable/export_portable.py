@@ -28,9 +28,9 @@ _FLOAT_BYTES = 4
 def emit(model: RecipeModel) -> None:
     """The graph of the family's recipe."""
     config = model.source.config
-    model.graph = emit_portable(config, model.context, model.hidden_layers)
+    model.graph = emit_portable(config, model.hidden_layers)
     if config.encoder is not None:
-        model.encoder = emit_encoder(config, model.context)
+        model.encoder = emit_encoder(config)
 
 
 def pack(model: RecipeModel) -> None:

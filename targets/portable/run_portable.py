@@ -200,6 +200,7 @@ class PortableKVCache:
             name: np.ascontiguousarray(rows[:, :, : n_past + n_known])
             for name, rows in source.items()
         }
+        inputs |= self._model.tables.up_to(n_past + len(tree))
         inputs[INPUT_IDS] = np.array([tree.tokens[n_known:]], np.int64)
         if POSITION_IDS in names:
             inputs[POSITION_IDS] = np.array([tree.positions(n_past)[n_known:]], np.int64)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from tvm import relax
 
 from edgedec.export.kv_panels import kv_place
-from edgedec.export.weights_file import StoredTensor, rope_names
+from edgedec.export.weights_file import StoredTensor
 from edgedec.kernels import packed_nbytes
 from edgedec.models.blocks import Ops
 from edgedec.models.config import ModelConfig
@@ -35,7 +35,7 @@ from edgedec.models.graph import (
 )
 from edgedec.models.kv_formats import kv_panels_of
 from edgedec.models.quant import QuantFormat
-from edgedec.models.rope import rope_of
+from edgedec.models.rope import rope_names, rope_of
 from edgedec.targets.tvm.export_node import Attribute, Node
 from edgedec.targets.tvm.export_ports import make_inputs
 
@@ -97,7 +97,6 @@ class RelaxGraph:
 
 def emit_relax(
     config: ModelConfig,
-    context: int,
     formats: dict[str, QuantFormat],
     hidden_layers: Sequence[int],
     kv_format: str = "float16",
@@ -105,14 +104,13 @@ def emit_relax(
     """Returns the graph; its weights are references to bytes not yet written.
 
     Args:
-        context: positions the rotation tables cover.
         formats: storage format of every matrix, by weight name.
         hidden_layers: layers (0: embeddings) whose residual stream becomes an output.
 
     Raises:
         UnsupportedModelError: The recipe asks for something that no operator of ours computes.
     """
-    emitter = RelaxEmitter(config, context, formats, frozenset(hidden_layers), kv_format)
+    emitter = RelaxEmitter(config, formats, frozenset(hidden_layers), kv_format)
     return emitter.graph()
 
 
@@ -122,13 +120,11 @@ class RelaxEmitter(Ops[Value]):
     def __init__(
         self,
         config: ModelConfig,
-        context: int,
         formats: dict[str, QuantFormat],
         hidden_layers: frozenset[int],
         kv_format: str,
     ) -> None:
         self._config = config
-        self._context = context
         self._formats = formats
         self._hidden_layers = hidden_layers
         self._kv_format = kv_format
@@ -190,10 +186,6 @@ class RelaxEmitter(Ops[Value]):
         """Adds an Attention over one Linear, with a HeadNorm between them if heads are normed."""
         config, rope = self._config, rope_of(self._config.layer(layer))
         qkv = self._joined(q, k, v)
-        tables = [
-            self._stored(StoredTensor(name, False, (self._context, config.head_size // 2)))
-            for name in rope_names(config, rope)
-        ]
         place = kv_place(config, layer)
         attributes: dict[str, Attribute] = {
             "layer": place.layer,
@@ -206,8 +198,9 @@ class RelaxEmitter(Ops[Value]):
             "window": config.layer(layer).window or 0,
             "gate_index": 2 * layer,
         }
-        ports = (POSITION_IDS, PARENTS, place.sequences, *place.caches, LAYER_GATES)
-        node = Node("Attention", (0, 1, 2, 3, 6, 7, 8), dict(enumerate(tables, 4)), attributes)
+        tables = rope_names(config, rope)
+        ports = (POSITION_IDS, PARENTS, place.sequences, *tables, *place.caches, LAYER_GATES)
+        node = Node("Attention", tuple(range(9)), {}, attributes)
         inputs = [qkv, *(self._inputs[name] for name in ports)]
         return self._run(node, inputs, (*_rows(qkv), config.n_heads * config.head_size))
 

@@ -24,6 +24,7 @@ from edgedec.models.graph import (
     V_RING,
 )
 from edgedec.models.kv_formats import kv_panels_of
+from edgedec.models.position_tables import position_tables
 
 
 def make_inputs(config: ModelConfig, kv_format: str) -> dict[str, Any]:
@@ -46,6 +47,8 @@ def make_inputs(config: ModelConfig, kv_format: str) -> dict[str, Any]:
     if n_rings:
         shapes[RING_SEQUENCES] = "int64", (size("ring_S"), SEQUENCE_FIELDS)
         shapes |= _kv_inputs(config, kv_format, (K_RING, V_RING), n_rings, size)
+    for name, width in position_tables(config).items():
+        shapes[name] = "float32", (size(f"{name.replace('.', '_')}_rows"), width)
     return {
         name: relax.Var(name, relax.TensorType(shape, dtype))
         for name, (dtype, shape) in shapes.items()

@@ -31,6 +31,7 @@ from edgedec.models.graph import (
     GraphContract,
 )
 from edgedec.models.kv_formats import kv_panels_of
+from edgedec.models.position_tables import PositionTables
 from edgedec.models.reference import tree_mask
 
 
@@ -44,6 +45,7 @@ class ProgramRunner:
         self._program = Program(library, library.with_name(WEIGHTS_FILE), runtime)
         self._machine = self._program.machine(1)
         self._contract = contract
+        self._tables = PositionTables(config, contract.inputs)
         self._n_panels = -(-capacity // PANEL)
         self._fixed: dict[str, npt.NDArray[Any]] = {
             ENTRY: np.zeros((1, 0, config.hidden_size), np.float32),
@@ -63,6 +65,7 @@ class ProgramRunner:
             SEQUENCES: sequences,
             RING_SEQUENCES: sequences,
             LOGIT_ROWS: np.arange(len(tokens), dtype=np.int64),
+            **self._tables.up_to(n_past + len(parents)),
         }
         outputs = self._machine.run([as_tensor(inputs[name]) for name in self._contract.inputs])
         logits: Logits = as_array(outputs[self._contract.outputs.index(LOGITS)])[0]

@@ -28,7 +28,7 @@ _FLOAT16_NAME = "float16_kv_cache.so"
 def emit(model: RecipeModel) -> None:
     """The graph of the family's recipe, in Relax."""
     model.graph = emit_relax(
-        model.source.config, model.context, model.formats, model.returned_layers, model.kv_format
+        model.source.config, model.formats, model.returned_layers, model.kv_format
     )
     model.dump("00_relax", lambda path: dump_script(model.graph, path))
 
@@ -87,7 +87,7 @@ def measure(model: RecipeModel) -> dict[str, Any]:
         return {}
     tokens = kv_error_tokens(model.source, model.context)
     config, graph_contract = model.source.config, contract(model)
-    graph = emit_relax(config, model.context, model.formats, model.returned_layers, "float16")
+    graph = emit_relax(config, model.formats, model.returned_layers, "float16")
     path = model.folder / _FLOAT16_NAME
     try:
         build_library(graph, machine_triple(), path)

@@ -29,7 +29,7 @@ from edgedec.runtime.backends._in_place import (
 )
 from edgedec.runtime.backends._kv_cache import Array
 from edgedec.runtime.backends._model_facts import GraphToRun
-from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape, gathered
+from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape, end_of, gathered
 from edgedec.runtime.backends.trust import check_trusted
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
@@ -78,17 +78,27 @@ class _Runs:
         self._places = {name: place for place, name in enumerate(model.contract.outputs)}
         self._bound: dict[PassShape, tuple[PassArrays, list[Any]]] = {}
         self._shared = {name: as_tensor(array) for name, array in shared_inputs.items()}
+        self._take_tables(model.tables.up_to(1))
 
     def run(self, passes: Sequence[Pass]) -> Rows:
         """Returns the asked rows of all passes, in memory of their own."""
         model = self._model
         affinity, machine = model.placed(passes[0].sequence.cores)
+        tables = model.tables.up_to(end_of(passes))
+        if tables is not self._tables:
+            self._take_tables(tables)
         shape, integers = gathered(passes, model.n_layers, model.capabilities)
         arrays, inputs = self._inputs_of(shape)
         arrays.fill(passes, integers)
         with affinity.held():
             outputs = _Run(machine, inputs).outputs()
         return self._rows(outputs, shape)
+
+    def _take_tables(self, tables: Mapping[str, Array]) -> None:
+        """Takes tables of positions, which are longer than those before."""
+        self._tables = tables
+        self._shared |= {name: as_tensor(array) for name, array in tables.items()}
+        self._bound.clear()
 
     def _rows(self, outputs: Any, shape: PassShape) -> Rows:
         def output(name: str) -> Any:

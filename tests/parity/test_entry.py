@@ -40,7 +40,7 @@ def make_sequence(
     source = make_source(has_qkv_bias=True)
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-    portable = emit_portable(source.config, CONTEXT, (1, N_LAYERS))
+    portable = emit_portable(source.config, (1, N_LAYERS))
     graph = fuse(portable, source.config, formats, kv_format=request.param)
     folder = tmp_path_factory.mktemp("fused")
     write_weights(graph, source, folder)

@@ -49,7 +49,7 @@ def open_format(source: Any, tmp_path_factory: pytest.TempPathFactory) -> MakeSe
     folder = tmp_path_factory.mktemp("formats")
     for kv_format in kv_formats_of("panels"):
         (folder / kv_format).mkdir()
-        portable = emit_portable(source.config, CONTEXT, ())
+        portable = emit_portable(source.config, ())
         graph = fuse(portable, source.config, formats, kv_format=kv_format)
         write_weights(graph, source, folder / kv_format)
         save_model(graph, folder / kv_format / "model.onnx")

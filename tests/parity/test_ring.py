@@ -71,7 +71,7 @@ def open_ring(
 def write_graph(source: Any, kv_format: str, folder: Path) -> Path:
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-    portable = emit_portable(source.config, 4000, (1, len(source.config.layers)))
+    portable = emit_portable(source.config, (1, len(source.config.layers)))
     graph = fuse(portable, source.config, formats, kv_format=kv_format)
     write_weights(graph, source, folder)
     save_model(graph, folder / "model.onnx")

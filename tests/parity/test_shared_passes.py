@@ -51,7 +51,7 @@ def open_model(request: pytest.FixtureRequest, make_source: Any, tmp_path: Path)
     source = make_source(max_positions=4000, **fields)
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-    portable = emit_portable(source.config, CONTEXT, (1, source.config.n_layers))
+    portable = emit_portable(source.config, (1, source.config.n_layers))
     graph = fuse(portable, source.config, formats, kv_format=kv_format)
     write_weights(graph, source, tmp_path)
     save_model(graph, tmp_path / "model.onnx")

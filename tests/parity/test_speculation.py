@@ -87,7 +87,7 @@ def open_tiny(
     source = make_source(has_qkv_bias=True, layers=layers)
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-    portable = emit_portable(source.config, CONTEXT, ())
+    portable = emit_portable(source.config, ())
     graph = fuse(portable, source.config, formats, kv_format=kv_format)
     folder: Path = tmp_path_factory.mktemp("tiny")
     write_weights(graph, source, folder)

@@ -62,7 +62,7 @@ def open_pair(make_source: Any, tmp_path_factory: pytest.TempPathFactory) -> Ope
     for name, source in (("target", target), ("draft", draft)):
         shapes = weight_shapes(source.config)
         formats = {matrix: source.format(matrix) for matrix, s in shapes.items() if len(s) == 2}
-        graph = fuse(emit_portable(source.config, CONTEXT, ()), source.config, formats)
+        graph = fuse(emit_portable(source.config, ()), source.config, formats)
         (folder / name).mkdir()
         write_weights(graph, source, folder / name)
         save_model(graph, folder / name / "model.onnx")

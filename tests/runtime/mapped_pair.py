@@ -39,7 +39,7 @@ class Pair:
             config = source.config
             shapes = weight_shapes(config)
             formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-            graph = fuse(emit_portable(config, CONTEXT), config, formats, kv_format=kv_format)
+            graph = fuse(emit_portable(config), config, formats, kv_format=kv_format)
             write_weights(graph, source, own)
             save_model(graph, own / "model.onnx")
             self.models.append(open_graph_model(own / "model.onnx", config, 2))
@@ -48,7 +48,7 @@ class Pair:
         self.fitted: ModelFitted = fit_model(*self.readers(), Reading(windows))
         target, draft = self.configs
         name, _ = write_kv_maps(
-            folder, "maps", draft, CONTEXT, kv_format, self.fitted.maps, self.fitted.scales
+            folder, "maps", draft, kv_format, self.fitted.maps, self.fitted.scales
         )
         width = 2 * target.n_layers * target.n_kv_heads * target.head_size
         self.maps = FusedKVMaps(folder / name, 0, width, 2, ("CPUExecutionProvider",))

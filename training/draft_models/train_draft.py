@@ -170,9 +170,9 @@ def put_draft(
     entry, formats = _entry(manifest, origin, draft, scheme, is_shared)
 
     def write(folder: Path) -> None:
-        model = _fused(draft.config, entry.context, formats, manifest)
+        model = _fused(draft.config, formats, manifest)
         parent, graph = origin.weights, folder / entry.graph
-        write_head(model, draft.config, draft.weights, formats, parent, graph, is_shared=is_shared)
+        write_head(model, draft.weights, formats, parent, graph, is_shared=is_shared)
         assert entry.head_ids is not None
         write_head_ids(folder / entry.head_ids, draft.head_ids.astype(np.int32))
 
@@ -234,7 +234,7 @@ def _entry(
     matrices = [name for name, shape in weight_shapes(config).items() if len(shape) == 2]
     formats = dict.fromkeys(matrices, FORMATS[SCHEMES[scheme] or "f32"])
     formats[SHARED] = origin.manifest.target.format_of(SHARED)
-    model = _fused(config, context, formats, manifest)
+    model = _fused(config, formats, manifest)
     can = Capabilities(
         trees=True, gates=True, row_stats=True, entry=True, hidden=(config.n_layers,)
     )
@@ -255,10 +255,10 @@ def _entry(
 
 
 def _fused(
-    config: ModelConfig, context: int, formats: dict[str, QuantFormat], manifest: BundleManifest
+    config: ModelConfig, formats: dict[str, QuantFormat], manifest: BundleManifest
 ) -> ModelProto:
     """Returns the draft model's graph; its weights are references to bytes not yet written."""
-    graph = emit_portable(config, context, (config.n_layers,))
+    graph = emit_portable(config, (config.n_layers,))
     return fuse(graph, config, formats, kv_format=manifest.target.contract.kv.format)
 
 

@@ -59,9 +59,7 @@ def _written(
     # A name of its own: until the manifest is replaced, the bundle has the maps it had.
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         stem = f"kv_{Path(scratch).name}"
-        names = write_kv_maps(
-            Path(scratch), stem, model.config, model.context, kv_format, fitted.maps, scales
-        )
+        names = write_kv_maps(Path(scratch), stem, model.config, kv_format, fitted.maps, scales)
         files = {f"{_FOLDER}/{name}": _entry(Path(scratch) / name) for name in names}
         for file_name in names:
             (Path(scratch) / file_name).replace(folder / file_name)

@@ -27,7 +27,13 @@ from edgedec.export.to_onnx.make import (
     make_port,
     tensor_of,
 )
-from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto, save_model
+from edgedec.export.to_onnx.messages import (
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    save_model,
+)
 from edgedec.export.to_onnx.passes.fuse_attention import kv_cache_inputs
 from edgedec.kernels import pack, packed_nbytes
 from edgedec.models.config import ModelConfig
@@ -36,7 +42,7 @@ from edgedec.models.graph import PARENTS, POSITION_IDS
 from edgedec.models.kv_formats import kv_panels_of
 from edgedec.models.kv_maps import HIDDEN, WRITTEN
 from edgedec.models.quant import FORMATS
-from edgedec.models.rope import rope_of, rope_tables
+from edgedec.models.rope import rope_names, rope_of
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -164,7 +170,6 @@ def write_kv_maps(
     folder: Path,
     stem: str,
     config: ModelConfig,
-    context: int,
     kv_format: str,
     maps: Sequence[LayerMaps],
     scales: Scales | None = None,
@@ -184,7 +189,7 @@ def write_kv_maps(
     for each layer: attention writes rows first, and what it then makes of one query a KV head is
     left: by count of multiplications a hundredth of prefill. Its one output says how many rows.
     """
-    writer = _Writer(config, context, kv_format, f"{stem}.bin", scales)
+    writer = _Writer(config, kv_format, f"{stem}.bin", scales)
     for of_layer in maps:
         writer.add(of_layer)
     (folder / f"{stem}.bin").write_bytes(writer.weights)
@@ -198,17 +203,16 @@ class _Writer:
     def __init__(
         self,
         config: ModelConfig,
-        context: int,
         kv_format: str,
         weights_name: str,
         scales: Scales | None,
     ) -> None:
         self._config = config
-        self._context = context
         self._kv_format = kv_format
         self._weights_name = weights_name
         self._nodes: list[NodeProto] = []
         self._initializers: dict[str, TensorProto] = {}
+        self._tables: dict[str, ValueInfoProto] = {}
         self.weights = bytearray()
         self._scales = scales
         self._width = config.hidden_size if scales is None else len(scales.mean)
@@ -226,11 +230,11 @@ class _Writer:
             for name, part in (("key_map", slice(half)), ("value_map", slice(half, None)))
         )
         linear = self._linear(f"{stem}.kv", maps, matrices)
-        rope = rope_of(config.layer(maps.layer))
-        tables = [f"rope.{rope.theta:g}.{rope.is_scaled:d}.{part}" for part in ("cos", "sin")]
-        for name, table in zip(tables, rope_tables(config, self._context, rope), strict=True):
-            if name not in self._initializers:
-                self._store(name, table)
+        tables = rope_names(config, rope_of(config.layer(maps.layer)))
+        for name in tables:
+            self._tables[name] = make_port(
+                name, TensorProto.FLOAT, ("positions", config.head_size // 2)
+            )
         place = kv_place(config, maps.layer)
         window = config.layer(maps.layer).window
         attributes: dict[str, Any] = {"window": window} if window else {}
@@ -261,6 +265,7 @@ class _Writer:
             make_port(POSITION_IDS, TensorProto.INT64, (1, "T")),
             make_port(PARENTS, TensorProto.INT64, (1, "T")),
             *kv_cache_inputs(self._config, self._kv_format),
+            *self._tables.values(),
         ]
         output = make_port(WRITTEN, TensorProto.INT64, (1,))
         graph = make_graph(

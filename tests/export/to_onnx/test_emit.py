@@ -11,6 +11,7 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.runners import PortableRunner, open_session
 from edgedec.models.errors import ConfigError
 from edgedec.models.reference import ReferenceModel
+from edgedec.models.rope import rope_tables
 
 TOKENS = [3, 80, 7, 7, 41, 0, 12, 66, 5]
 CONTEXT = 32
@@ -30,9 +31,7 @@ pytestmark = pytest.mark.parity
 )
 def test_chain(make_source: Any, write_graph: Any, fields: dict[str, Any], passes: Any) -> None:
     source = make_source(**fields)
-    runner = PortableRunner(
-        write_graph(emit_portable(source.config, CONTEXT), source), source.config
-    )
+    runner = PortableRunner(write_graph(emit_portable(source.config), source), source.config)
     expected = ReferenceModel(source).forward(TOKENS).logits
     start = 0
     for n in passes:
@@ -44,9 +43,7 @@ def test_chain(make_source: Any, write_graph: Any, fields: dict[str, Any], passe
 @pytest.mark.parametrize("n_past", [0, 4])
 def test_tree(make_source: Any, write_graph: Any, n_past: int) -> None:
     source = make_source()
-    runner = PortableRunner(
-        write_graph(emit_portable(source.config, CONTEXT), source), source.config
-    )
+    runner = PortableRunner(write_graph(emit_portable(source.config), source), source.config)
     reference = ReferenceModel(source)
     if n_past:
         runner.run(TOKENS[:n_past], range(-1, n_past - 1))
@@ -60,7 +57,7 @@ def test_tree(make_source: Any, write_graph: Any, n_past: int) -> None:
 def test_hidden_outputs_and_logit_rows(make_source: Any, write_graph: Any) -> None:
     source = make_source()
     layers = (0, 2, 3)
-    session = open_session(write_graph(emit_portable(source.config, CONTEXT, layers), source))
+    session = open_session(write_graph(emit_portable(source.config, layers), source))
     n = len(TOKENS)
     empty = np.zeros((1, source.config.n_kv_heads, 0, source.config.head_size), np.float32)
     feeds = {
@@ -70,6 +67,7 @@ def test_hidden_outputs_and_logit_rows(make_source: Any, write_graph: Any) -> No
         "logit_rows": np.array([n - 1, 2]),
     }
     feeds |= {v.name: empty for v in session.get_inputs() if v.name.startswith("past_")}
+    feeds |= dict(zip(("rope.cos", "rope.sin"), rope_tables(source.config, n), strict=True))
     logits, *hidden = session.run(["logits", *(f"hidden.{i}" for i in layers)], feeds)
     expected = ReferenceModel(source).forward(TOKENS)
     np.testing.assert_allclose(logits[0], expected.logits[[n - 1, 2]], atol=1e-5)
@@ -81,9 +79,9 @@ def test_hidden_outputs_and_logit_rows(make_source: Any, write_graph: Any) -> No
 @pytest.mark.parametrize("layer", [-1, 4])
 def test_hidden_layer_that_does_not_exist(make_source: Any, layer: int) -> None:
     with pytest.raises(ConfigError, match=f"hidden layer {layer}: expected 0 to 3"):
-        emit_portable(make_source().config, CONTEXT, [layer])
+        emit_portable(make_source().config, [layer])
 
 
 def test_graph_holds_no_weights(make_source: Any) -> None:
     source = make_source(vocab_size=5000, hidden_size=512, intermediate_size=2048)
-    assert emit_portable(source.config, CONTEXT).ByteSize() < 30_000
+    assert emit_portable(source.config).ByteSize() < 30_000

@@ -37,7 +37,7 @@ def formats_of(source: Any) -> dict[str, Any]:
 
 
 def fused_graph(source: Any) -> ModelProto:
-    return fuse(emit_portable(source.config, CONTEXT), source.config, formats_of(source))
+    return fuse(emit_portable(source.config), source.config, formats_of(source))
 
 
 def expected(source: Any, gates: list[bool] | None = None) -> Any:
@@ -47,7 +47,7 @@ def expected(source: Any, gates: list[bool] | None = None) -> Any:
 @pytest.mark.parametrize("fields", CASES)
 def test_portable(make_source: Any, write_graph: Any, fields: dict[str, Any]) -> None:
     source = make_source(**fields)
-    graph = write_graph(emit_portable(source.config, CONTEXT), source)
+    graph = write_graph(emit_portable(source.config), source)
     runner = PortableRunner(graph, source.config)
     for start, stop in ((0, 5), (5, 6), (6, 9)):
         logits = runner.run(TOKENS[start:stop], range(-1, stop - start - 1), n_past=start)
@@ -104,7 +104,7 @@ def test_layers_that_say_what_the_model_says(make_source: Any) -> None:
 def test_a_residual_that_could_not_be_folded_is_refused(make_source: Any, half: str) -> None:
     """As of a recipe that does something to a sub-layer's output before it is added."""
     source = make_source()
-    model = emit_portable(source.config, CONTEXT)
+    model = emit_portable(source.config)
     editor = GraphEditor(model)
     (product,) = [node for node in editor.nodes("MatMul") if f"layers.1.{half}" in node.name]
     changed = NodeProto()

@@ -42,7 +42,7 @@ def formats_of(source: Any) -> dict[str, Any]:
 
 
 def fused_graph(source: Any, hidden_layers: tuple[int, ...] = ()) -> ModelProto:
-    portable = emit_portable(source.config, CONTEXT, hidden_layers)
+    portable = emit_portable(source.config, hidden_layers)
     return fuse(portable, source.config, formats_of(source))
 
 
@@ -53,7 +53,7 @@ def stages(source: Any, hidden_layers: tuple[int, ...] = ()) -> dict[str, ModelP
         found[stem] = ModelProto()
         found[stem].CopyFrom(model)
 
-    portable = emit_portable(source.config, CONTEXT, hidden_layers)
+    portable = emit_portable(source.config, hidden_layers)
     fuse(portable, source.config, formats_of(source), keep)
     return found
 
@@ -177,7 +177,7 @@ def test_tied_head_is_one_tensor(make_source: Any) -> None:
 
 def test_portable_graph_is_left_as_it_is(make_source: Any) -> None:
     source = make_source()
-    portable = emit_portable(source.config, CONTEXT)
+    portable = emit_portable(source.config)
     before = portable.SerializeToString(deterministic=True)
     fuse(portable, source.config, formats_of(source))
     assert portable.SerializeToString(deterministic=True) == before
@@ -186,8 +186,8 @@ def test_portable_graph_is_left_as_it_is(make_source: Any) -> None:
 def test_fused_interface(make_source: Any) -> None:
     model = fused_graph(make_source(), hidden_layers=(0, 3))
     assert [value.name for value in model.graph.input] == [
-        "input_ids", "position_ids", "logit_rows", "parents", "sequences", "k_cache", "v_cache",
-        "layer_gates", "entry",
+        "input_ids", "position_ids", "logit_rows", "rope.cos", "rope.sin", "parents", "sequences",
+        "k_cache", "v_cache", "layer_gates", "entry",
     ]  # fmt: skip
     assert sorted(value.name for value in model.graph.output) == [
         "hidden.0", "hidden.3", "logits", "stats.argmax", "stats.entropy", "stats.log_sum_exp",

@@ -18,7 +18,6 @@ from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.weights_file import PAGE_BYTES
 from edgedec.kernels import has_library, pack
 from edgedec.models.families import weight_shapes
-from edgedec.models.rope import rope_tables
 
 
 def places(model: ModelProto) -> dict[str, tuple[int, int]]:
@@ -33,25 +32,22 @@ def places(model: ModelProto) -> dict[str, tuple[int, int]]:
 def test_portable_tensors(make_source: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(weights_file, "CHUNK_BYTES", 4 * 32 * 32)  # 32 rows of hidden_size floats
     source = make_source()
-    model = emit_portable(source.config, 40)
+    model = emit_portable(source.config)
     data = write_weights(model, source, tmp_path).read_bytes()
     found = places(model)
-    cos, sin = rope_tables(source.config, 40)
-    for name, expected in {"rope.cos": cos, "rope.sin": sin, **source.weights}.items():
+    for name, expected in source.weights.items():
         offset, length = found[name]
         stored = np.frombuffer(data, np.float32, length // 4, offset)
         np.testing.assert_array_equal(
             stored,
-            expected.T.ravel()
-            if expected.ndim == 2 and not name.startswith("rope")
-            else expected.ravel(),
+            expected.T.ravel() if expected.ndim == 2 else expected.ravel(),
         )
         assert offset % PAGE_BYTES == 0
 
 
 def test_shapes_are_found_out_once(make_source: Any, tmp_path: Path, monkeypatch: Any) -> None:
     source = make_source()
-    model = emit_portable(source.config, 40)
+    model = emit_portable(source.config)
     calls = []
     monkeypatch.setattr(
         weights_file, "weight_shapes", lambda config: calls.append(1) or weight_shapes(config)
@@ -68,7 +64,7 @@ def test_packed_chunks_join_to_the_packing_of_the_whole(
     source = make_source()
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, shape in shapes.items() if len(shape) == 2}
-    model = fuse(emit_portable(source.config, 40), source.config, formats)
+    model = fuse(emit_portable(source.config), source.config, formats)
     data = write_weights(model, source, tmp_path).read_bytes()
     found = places(model)
     for name, fmt in formats.items():
@@ -80,7 +76,7 @@ def test_packed_chunks_join_to_the_packing_of_the_whole(
 
 def test_progress_adds_up_and_pages_are_released(make_source: Any, tmp_path: Path) -> None:
     source = make_source()
-    model = emit_portable(source.config, 40)
+    model = emit_portable(source.config)
     calls: list[tuple[int, int, str]] = []
     write_weights(model, source, tmp_path, lambda *call: calls.append(call))
     done = [call[0] for call in calls]
@@ -96,7 +92,7 @@ def test_full_disk_is_an_oserror(make_source: Any, tmp_path: Path) -> None:
     (tmp_path / "weights.bin").symlink_to("/dev/full")
     source = make_source()
     with pytest.raises(OSError, match="No space left") as caught:
-        write_weights(emit_portable(source.config, 40), source, tmp_path)
+        write_weights(emit_portable(source.config), source, tmp_path)
     assert caught.value.errno == errno.ENOSPC
 
 
@@ -117,7 +113,7 @@ def test_whole_blocks_are_written(make_source: Any, tmp_path: Path, monkeypatch:
         for name, shape in weight_shapes(source.config).items()
         if len(shape) == 2
     }
-    model = fuse(emit_portable(source.config, 40), source.config, formats)
+    model = fuse(emit_portable(source.config), source.config, formats)
     size = write_weights(model, source, tmp_path).stat().st_size
     whole = size // block * block
     assert writes[:-1] == [(start, block) for start in range(0, whole, block)]

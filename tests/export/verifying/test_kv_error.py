@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(not has_library(), reason="the kernel library is
 def fused_graph(source: Any, kv_format: str) -> ModelProto:
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, shape in shapes.items() if len(shape) == 2}
-    return fuse(emit_portable(source.config, 64, ()), source.config, formats, kv_format=kv_format)
+    return fuse(emit_portable(source.config, ()), source.config, formats, kv_format=kv_format)
 
 
 def written(source: Any, folder: Path, kv_format: str) -> Path:

@@ -16,7 +16,7 @@ from edgedec.export.verifying.verify import compare_logits, verify_logits
 
 
 def written(source: Any, folder: Path) -> Path:
-    model = emit_portable(source.config, 32)
+    model = emit_portable(source.config)
     write_weights(model, source, folder)
     save_model(model, folder / "model.onnx")
     return folder / "model.onnx"

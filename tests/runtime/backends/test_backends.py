@@ -49,7 +49,7 @@ def make_session(
     request: pytest.FixtureRequest, source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> MakeSession:
     """Returns a maker of sessions over the tiny model, threads and context to choose."""
-    model = emit_portable(source.config, CONTEXT, HIDDEN)
+    model = emit_portable(source.config, HIDDEN)
     formats = {name: source.format(name) for name in matrices(source.config)}
     if request.param == "fused":
         if not kernels.has_library():
@@ -319,7 +319,7 @@ def stated(source: Any, folder: Path) -> GraphContract:
     """Returns the contract of a portable graph of ``source``."""
     folder.mkdir(exist_ok=True)
     path = folder / "whole.onnx"
-    save_model(emit_portable(source.config, CONTEXT, ()), path)
+    save_model(emit_portable(source.config, ()), path)
     return contract_of(path, source.config)
 
 

@@ -40,7 +40,7 @@ TEXT = TokenTree.chain([3, 80, 7, 7, 41])
 
 def write_model(source: Any, folder: Path, is_fused: bool = True) -> ModelEntry:
     """Writes a graph with its weights and returns what a manifest would state of it."""
-    graph = emit_portable(source.config, CONTEXT, ())
+    graph = emit_portable(source.config, ())
     if is_fused:
         shapes = weight_shapes(source.config)
         formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}

@@ -56,7 +56,7 @@ class Parts:
         config = self.config = source.config
         shapes = weight_shapes(config)
         formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-        portable = emit_portable(config, CONTEXT, (N_LAYERS,))
+        portable = emit_portable(config, (N_LAYERS,))
         graph = fuse(portable, config, formats, kv_format=kv_format)
         write_weights(graph, source, folder)
         save_model(graph, folder / "model.onnx")
@@ -64,7 +64,7 @@ class Parts:
         rng = np.random.default_rng(3)
         windows = [[int(t) for t in rng.integers(0, 83, 200)] for _ in range(12)]
         self.fitted: Fitted = fit(self.sequence(), config, DEPTH, Reading(windows))
-        name, _ = write_kv_maps(folder, "maps", config, CONTEXT, kv_format, self.fitted.maps)
+        name, _ = write_kv_maps(folder, "maps", config, kv_format, self.fitted.maps)
         self.maps = FusedKVMaps(
             folder / name, DEPTH, config.hidden_size, 2, ("CPUExecutionProvider",)
         )

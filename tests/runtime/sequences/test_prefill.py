@@ -44,7 +44,7 @@ def make_session(
     if request.param == "toy":
         return lambda: ToySession(VOCAB, CONTEXT)
     source = make_source()
-    graph = emit_portable(source.config, CONTEXT, HIDDEN)
+    graph = emit_portable(source.config, HIDDEN)
     if request.param != "portable":
         if not kernels.has_library():
             pytest.skip("the kernel library is not built")

@@ -59,9 +59,7 @@ def start(
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
     kv_format = "int8" if request.param == "int8" else "float16"
-    graph = fuse(
-        emit_portable(source.config, CONTEXT, ()), source.config, formats, kv_format=kv_format
-    )
+    graph = fuse(emit_portable(source.config, ()), source.config, formats, kv_format=kv_format)
     write_weights(graph, source, tmp_path)
     save_model(graph, tmp_path / "model.onnx")
     folder = tmp_path / "prefixes"

@@ -73,7 +73,7 @@ def make_model(
     if request.param == "toy":
         return lambda: LazyModel(VOCAB)
     source = make_source(vocab_size=VOCAB, max_positions=CONTEXT)
-    model = emit_portable(source.config, CONTEXT, ())
+    model = emit_portable(source.config, ())
     if request.param != "portable":
         if not kernels.has_library():
             pytest.skip("the kernel library is not built")

@@ -34,7 +34,7 @@ def make_session(
 ) -> MakeSession:
     """Returns a maker of sessions over a tiny model, fused ones with a KV cache of each format."""
     source = make_source(head_size=16)
-    model = emit_portable(source.config, CONTEXT, ())
+    model = emit_portable(source.config, ())
     if request.param != "portable":
         if not kernels.has_library():
             pytest.skip("the kernel library is not built")

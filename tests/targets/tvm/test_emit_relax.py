@@ -42,7 +42,7 @@ def compiled(source: Any, kv_format: str, folder: Path) -> ProgramRunner:
     """Returns the compiled graph, over the weights file that is in ``folder``."""
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-    graph = emit_relax(source.config, CONTEXT, formats, (), kv_format)
+    graph = emit_relax(source.config, formats, (), kv_format)
     build_library(graph, machine_triple(), folder / "model.so")
     copy_runtime(folder)
     layout = kv_panels(source.config, kv_format)
@@ -56,7 +56,7 @@ def fused(source: Any, kv_format: str, folder: Path) -> FusedRunner:
     """Returns the fused graph, with its weights in ``folder``."""
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
-    portable = emit_portable(source.config, CONTEXT)
+    portable = emit_portable(source.config)
     graph = fuse(portable, source.config, formats, kv_format=kv_format)
     write_weights(graph, source, folder)
     save_model(graph, folder / "model.onnx")
