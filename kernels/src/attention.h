@@ -16,8 +16,8 @@ namespace edk {
 namespace {
 
 constexpr int64_t kFewRows = 4;  // fewer rows are handled faster than threads are woken
-constexpr int64_t kManyTiles = 16;  // of one KV head: enough tasks without cutting rows into chunks
-constexpr int64_t kSpan = 4;        // of those, tiles of one task: each chunk is read once for them
+constexpr int64_t kManyVectors = 128;  // of one KV head: enough tasks without cutting rows into chunks
+constexpr int64_t kSpan = 32 / kQueries;  // tiles of one task, then: each chunk is read once for them
 constexpr int64_t kFewTasks = 8;    // too few for threads to end at about the same time
 
 /// How the rows of one sequence are cut into tasks. Changes no result.
@@ -35,11 +35,11 @@ struct AttentionTasks {
 inline AttentionTasks cut_tasks(const AttentionPlan& plan) {
   AttentionTasks tasks{};
   tasks.plan = &plan;
-  tasks.tiles = ceil_div(plan.vectors(), kQueries);
-  const bool has_many_tiles = tasks.tiles >= kManyTiles;
-  tasks.is_split = plan.chunks > 1 && !has_many_tiles;
+  tasks.tiles = plan.tiles;
+  const bool has_many = plan.vectors() >= kManyVectors;
+  tasks.is_split = plan.chunks > 1 && !has_many;
   const bool is_cut_enough = tasks.is_split && plan.args->n_kv_heads * plan.chunks >= kFewTasks;
-  tasks.span = has_many_tiles ? kSpan : is_cut_enough ? tasks.tiles : 1;
+  tasks.span = has_many ? kSpan : is_cut_enough ? tasks.tiles : 1;
   tasks.spans = ceil_div(tasks.tiles, tasks.span);
   tasks.readers = 1;
   tasks.chunks = plan.chunks;
@@ -67,19 +67,14 @@ inline void group_readers(AttentionTasks* tasks, int64_t n) {
   }
 }
 
-template <class Elements>
+/// One chunk of one tile, whose size becomes a constant.
+template <class Elements, int Q = kQueries>
 inline void attend_tile(const AttentionPlan& plan, const QueryTile& tile, int64_t chunk,
                         float* scores, const Partials& out) {
-  switch (tile.size) {
-    case 1: return attend_chunk<Elements, 1>(plan, tile, chunk, scores, out);
-    case 2: return attend_chunk<Elements, 2>(plan, tile, chunk, scores, out);
-    case 3: return attend_chunk<Elements, 3>(plan, tile, chunk, scores, out);
-    case 4: return attend_chunk<Elements, 4>(plan, tile, chunk, scores, out);
-    case 5: return attend_chunk<Elements, 5>(plan, tile, chunk, scores, out);
-    case 6: return attend_chunk<Elements, 6>(plan, tile, chunk, scores, out);
-    case 7: return attend_chunk<Elements, 7>(plan, tile, chunk, scores, out);
-    default: return attend_chunk<Elements, 8>(plan, tile, chunk, scores, out);
+  if constexpr (Q > 1) {
+    if (tile.size < Q) return attend_tile<Elements, Q - 1>(plan, tile, chunk, scores, out);
   }
+  attend_chunk<Elements, Q>(plan, tile, chunk, scores, out);
 }
 
 /// Replaces the largest scores of n chunks by what each chunk counts for; returns the sum of all
@@ -109,7 +104,7 @@ inline void merge(const AttentionPlan& plan, int kv_head, int64_t vector, const 
                   float* memory) {
   const AttentionArgs& a = *plan.args;
   const int64_t row = vector / plan.group, head = kv_head * plan.group + vector % plan.group;
-  const int64_t first = plan.first_seen(row) / kChunk - plan.first_chunk, q = vector % kQueries;
+  const int64_t first = plan.first_seen(row) / kChunk - plan.first_chunk, q = vector % plan.tile;
   const int64_t n = ceil_div(plan.visible(row), kChunk) - plan.first_chunk - first;
   float *weights = memory, *totals = memory + plan.chunks + 1;
   for (int64_t c = 0; c < n; ++c) {
@@ -173,8 +168,8 @@ void attend_span(const AttentionTasks& tasks, int64_t task) {
     for (int64_t t = begin; t < end; ++t)
       attend_tile<Elements>(plan, QueryTile(plan, kv_head, t), chunk, scores,
                             partials.of_tile(plan, t - begin));
-  for (int64_t v = begin * kQueries; v < min_of(end * kQueries, plan.vectors()); ++v)
-    merge(plan, kv_head, v, partials.of_tile(plan, v / kQueries - begin), merging);
+  for (int64_t v = begin * plan.tile; v < min_of(end * plan.tile, plan.vectors()); ++v)
+    merge(plan, kv_head, v, partials.of_tile(plan, v / plan.tile - begin), merging);
 }
 
 void merge_row(const AttentionTasks& tasks, int64_t row) {
@@ -184,7 +179,7 @@ void merge_row(const AttentionTasks& tasks, int64_t row) {
   for (int kv_head = 0; kv_head < plan.args->n_kv_heads; ++kv_head)
     for (int64_t v = row * plan.group; v < (row + 1) * plan.group; ++v)
       merge(plan, kv_head, v,
-            tasks.partials.of_tile(plan, kv_head * tasks.tiles + v / kQueries), memory);
+            tasks.partials.of_tile(plan, kv_head * tasks.tiles + v / plan.tile), memory);
 }
 
 /// The rows of a pass, sequence by sequence.

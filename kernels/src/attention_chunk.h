@@ -5,6 +5,7 @@
 #include "attention_plan.h"
 #include "carver.h"
 #include "elementary.h"
+#include "inline.h"
 #include "kv_layout.h"
 
 namespace edk {
@@ -14,9 +15,9 @@ namespace {
 /// to it, and the weighted sum of values. What one chunk gives one tile takes whole cache lines, so
 /// that threads which work on different chunks never write the same line.
 struct Partials {
-  static constexpr int64_t kStats = 2 * kQueries;  // floats of one chunk: largest scores, then sums
+  static constexpr int64_t kStats = ceil_div(2 * kQueries, 16) * 16;  // floats of one chunk
 
-  float* stats;   // [tiles, chunks, kStats]
+  float* stats;   // [tiles, chunks, kStats]: largest scores, then sums
   float* values;  // [tiles, kQueries, chunks, width]
 
   static Partials take(Carver& carver, const AttentionPlan& plan, int64_t tiles) {
@@ -34,35 +35,75 @@ struct Partials {
   }
 };
 
+/// Sums that each of `q` queries has in registers at once.
+constexpr int sums_each(int q) { return 4 * q <= kSums ? 4 : 2 * q <= kSums ? 2 : 1; }
+
+/// Blocks of keys that `q` queries meet at once. More than two need more of the nearest cache than there
+/// is, with what is asked for ahead.
+constexpr int blocks_each(int q) { return q > 2 && sums_each(q) > 2 ? 2 : sums_each(q); }
+
+/// Asks for the lines of `bytes` bytes.
+EDK_INLINE void prefetch_all(const uint8_t* p, int64_t bytes) {
+  for (int64_t line = 0; line < bytes; line += kCacheLine) prefetch(p + line);
+}
+
+/// Has what lies at p loaded when it is used. Compilers would keep it in a register, and in its stead a
+/// sum in memory, which each step waits for.
+EDK_INLINE const float* load_again(const float* p) {
+  asm volatile("" : "+r"(p));
+  return p;
+}
+
 /// Scores of Q queries against `Blocks` K blocks that lie one after the other.
 ///
 /// Lines are asked for ahead of their use. A Zen 5 core that decodes after 4095 positions, head size
-/// 64, reads 36 GB/s of float16 so, and 19 GB/s otherwise.
+/// 64, reads 36 GB/s of float16 so, and 19 GB/s otherwise. Loops are unrolled here, for compilers do it
+/// too late to keep sums in registers.
 template <class Elements, int Q, int Blocks>
 inline void score_blocks(const AttentionPlan& plan, const float* queries, const uint8_t* block,
                          float* scores, int64_t stride) {
-  const int64_t d = plan.args->head_size, row = kPanel * Elements::kBytes;
+  constexpr int64_t kRow = kPanel * Elements::kBytes;
+  const int64_t d = plan.args->head_size;
   const uint8_t* keys = block + Elements::kHeader;
   const uint8_t* ahead = block + Elements::kBlocksAhead * plan.block_bytes;
-  Floats sum[Blocks][Q];
-  for (auto& of_block : sum)
-    for (Floats& s : of_block) s = set1(0.0f);
+  Floats sum[Blocks * Q];
+#pragma GCC unroll 32
+  for (Floats& s : sum) s = set1(0.0f);
   for (int64_t i = 0; i < d; ++i) {
-    prefetch(ahead + Blocks * i * row);
-    Floats key[Blocks];
-    for (int b = 0; b < Blocks; ++b) key[b] = Elements::load(keys + b * plan.block_bytes + i * row);
-    for (int q = 0; q < Q; ++q) {
-      const Floats query = set1(queries[q * d + i]);
-      for (int b = 0; b < Blocks; ++b) sum[b][q] = fma(query, key[b], sum[b][q]);
+    prefetch_all(ahead + Blocks * i * kRow, Blocks * kRow);
+#pragma GCC unroll 4
+    for (int b = 0; b < Blocks; ++b) {
+      const Floats key = Elements::load(keys + b * plan.block_bytes + i * kRow);
+      const float* query = load_again(queries + i);
+#pragma GCC unroll 16
+      for (int q = 0; q < Q; ++q) sum[b * Q + q] = fma(set1(query[q * d]), key, sum[b * Q + q]);
     }
   }
+#pragma GCC unroll 4
   for (int b = 0; b < Blocks; ++b) {
-    if constexpr (Elements::kIsQuantised) {
-      const Floats scales = load_half(block_scales(block + b * plan.block_bytes));
-      for (Floats& s : sum[b]) s = mul(s, scales);
+#pragma GCC unroll 16
+    for (int q = 0; q < Q; ++q) {
+      Floats s = sum[b * Q + q];
+      if constexpr (Elements::kIsQuantised)
+        s = mul(s, load_half(block_scales(block + b * plan.block_bytes)));
+      store_n(scores + q * stride + b * kPanel, s, 16);
     }
-    for (int q = 0; q < Q; ++q) store_n(scores + q * stride + b * kPanel, sum[b][q], 16);
   }
+}
+
+/// Scores against n positions, the first at a block's start, whose blocks lie one after the other.
+template <class Elements, int Q>
+inline void score_run(const AttentionPlan& plan, const float* queries, const uint8_t* block, int64_t n,
+                      float* scores, int64_t stride) {
+  constexpr int kBlocks = blocks_each(Q);
+  int64_t left = ceil_div(n, kPanel);
+  for (; left >= kBlocks; left -= kBlocks) {
+    score_blocks<Elements, Q, kBlocks>(plan, queries, block, scores, stride);
+    block += kBlocks * plan.block_bytes;
+    scores += kBlocks * kPanel;
+  }
+  for (; left > 0; --left, block += plan.block_bytes, scores += kPanel)
+    score_blocks<Elements, Q, 1>(plan, queries, block, scores, stride);
 }
 
 /// Scores against positions [begin, end) of the cache, begin at a block's start, in order.
@@ -74,11 +115,7 @@ inline void score_positions(const AttentionPlan& plan, const QueryTile& tile, in
   const float* queries = plan.queries + (tile.kv_head * plan.vectors() + tile.first) * a.head_size;
   while (begin < end) {
     const int64_t stop = min_of(end, keys.end_of_run(begin));
-    int64_t t = begin;
-    for (; t + kPanel < stop; t += 2 * kPanel)
-      score_blocks<Elements, Q, 2>(plan, queries, keys.at(t), scores + t - begin, stride);
-    if (t < stop)
-      score_blocks<Elements, Q, 1>(plan, queries, keys.at(t), scores + t - begin, stride);
+    score_run<Elements, Q>(plan, queries, keys.at(begin), stop - begin, scores, stride);
     scores += stop - begin;
     begin = stop;
   }
@@ -174,6 +211,25 @@ inline void scale_weights(const AttentionPlan& plan, const QueryTile& tile, cons
   }
 }
 
+/// Adds the values of n positions, `row` and those behind it, in the weights of Q queries. Of the last
+/// vector, `size` dimensions exist. The first `fetched` bytes of later positions are asked for.
+template <class Elements, int Q, int V>
+EDK_INLINE void add_rows(Floats (&sum)[Q][V], const float* weights, const uint8_t* row,
+                         int64_t row_bytes, int64_t n, int64_t size, int64_t fetched) {
+  const uint8_t* ahead = row + Elements::kBlocksAhead * (kPanel * row_bytes + Elements::kHeader);
+  for (int64_t t = 0; t < n; ++t, row += row_bytes, ahead += row_bytes) {
+    prefetch_all(ahead, fetched);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      const uint8_t* some = row + v * 16 * Elements::kBytes;
+      const Floats value = V == 1 ? Elements::load_n(some, size) : Elements::load(some);
+      const float* weight = load_again(weights + t);
+#pragma GCC unroll 16
+      for (int q = 0; q < Q; ++q) sum[q][v] = fma(set1(weight[q * kChunk]), value, sum[q][v]);
+    }
+  }
+}
+
 /// Weighted sums of values for dimensions [i, i + 16 V): `shared` rows for all queries at once,
 /// then what each query sees beyond them.
 template <class Elements, int Q, int V>
@@ -183,50 +239,42 @@ inline void sum_values(const AttentionPlan& plan, const QueryTile& tile, const C
   const KvBlocks<const uint8_t> values(a.v_cache, a, tile.kv_head);
   const int64_t d = a.head_size, row_bytes = Elements::value_row(d) * Elements::kBytes;
   const int64_t offset = Elements::kHeader + i * Elements::kBytes;
-  constexpr int64_t kVectorBytes = 16 * Elements::kBytes, kLines = ceil_div(V * kVectorBytes, 64);
+  constexpr int64_t kStep = 16 * Elements::kBytes;
+  // Parts of a line are not worth asking for: whoever comes first asks for all.
+  const int64_t fetched = V * kStep >= kCacheLine ? V * kStep : i == 0 ? row_bytes : 0;
   Floats sum[Q][V];
   for (auto& of_query : sum)
     for (Floats& s : of_query) s = set1(0.0f);
-  const auto add_row = [&](int q, int64_t t, const uint8_t* row) {
-    const Floats weight = set1(weights[q * kChunk + t - view.begin]);
-    for (int v = 0; v < V; ++v) {
-      const int64_t n = max_of(d - i - 16 * v, 0);
-      sum[q][v] = fma(weight, Elements::load_n(row + v * kVectorBytes, n), sum[q][v]);
-    }
-  };
-  const auto each_shared = [&](const auto& add) {
-    for (int64_t t = view.first; t < view.shared;) {
-      const uint8_t* row = values.at(t) + offset + t % kPanel * row_bytes;
-      const uint8_t* ahead = row + Elements::kBlocksAhead * plan.block_bytes;
-      const int64_t end = min_of((t / kPanel + 1) * kPanel, view.shared);
-      for (; t < end; ++t, row += row_bytes, ahead += row_bytes) {
-        for (int64_t line = 0; line < kLines; ++line) prefetch(ahead + 64 * line);
-        add(t, row);
-      }
-    }
-  };
-  if (i + 16 * V <= d) {
-    each_shared([&](int64_t t, const uint8_t* row) {
-      Floats value[V];
-      for (int v = 0; v < V; ++v) value[v] = Elements::load(row + v * kVectorBytes);
-      for (int q = 0; q < Q; ++q)
-        for (int v = 0; v < V; ++v)
-          sum[q][v] = fma(set1(weights[q * kChunk + t - view.begin]), value[v], sum[q][v]);
-    });
-  } else {
-    each_shared([&](int64_t t, const uint8_t* row) {
-      for (int q = 0; q < Q; ++q) add_row(q, t, row);
-    });
+  for (int64_t t = view.first; t < view.shared;) {
+    const int64_t end = min_of((t / kPanel + 1) * kPanel, view.shared);
+    const uint8_t* row = values.at(t) + offset + t % kPanel * row_bytes;
+    add_rows<Elements, Q, V>(sum, weights + t - view.begin, row, row_bytes, end - t, d - i, fetched);
+    t = end;
   }
   for (int q = 0; q < Q; ++q) {
     const int64_t end = min_of(view.end, tile.visible[q]);
     for (int64_t t = max_of(view.first, view.shared); t < end; ++t) {
       const int64_t place = tile.place(plan, q, t);
-      add_row(q, t, values.at(place) + offset + place % kPanel * row_bytes);
+      const uint8_t* row = values.at(place) + offset + place % kPanel * row_bytes;
+      const Floats weight = set1(weights[q * kChunk + t - view.begin]);
+      for (int v = 0; v < V; ++v)
+        sum[q][v] = fma(weight, Elements::load_n(row + v * kStep, d - i - 16 * v), sum[q][v]);
     }
-    for (int v = 0; v < V && i + 16 * v < d; ++v)
+    for (int v = 0; v < V; ++v)
       store_n(out + q * plan.chunks * plan.width + i + 16 * v, sum[q][v], 16);
   }
+}
+
+/// Weighted sums of all values.
+template <class Elements, int Q>
+inline void sum_all_values(const AttentionPlan& plan, const QueryTile& tile, const ChunkView& view,
+                           const float* weights, float* out) {
+  constexpr int V = sums_each(Q);
+  const int64_t d = plan.args->head_size;
+  int64_t i = 0;
+  for (; i + 16 * V <= d; i += 16 * V)
+    sum_values<Elements, Q, V>(plan, tile, view, weights, i, out);
+  for (; i < d; i += 16) sum_values<Elements, Q, 1>(plan, tile, view, weights, i, out);
 }
 
 /// Floats that attend_chunk needs for scores.
@@ -237,7 +285,6 @@ inline int64_t score_floats(const AttentionPlan& plan) {
 template <class Elements, int Q>
 void attend_chunk(const AttentionPlan& plan, const QueryTile& tile, int64_t chunk, float* scores,
                   const Partials& out) {
-  constexpr int V = Q == 8 ? 2 : 4;  // sums stay in 32 registers
   const AttentionArgs& a = *plan.args;
   ChunkView view;
   view.begin = (plan.first_chunk + chunk) * kChunk;
@@ -258,8 +305,7 @@ void attend_chunk(const AttentionPlan& plan, const QueryTile& tile, int64_t chun
     exponentiate(of_query, hidden, n, out.largest(q, chunk), out.total(q, chunk));
     if constexpr (Elements::kIsQuantised) scale_weights(plan, tile, view, q, of_query);
   }
-  for (int64_t i = 0; i < a.head_size; i += 16 * V)
-    sum_values<Elements, Q, V>(plan, tile, view, scores, i, out.values_of(plan, 0, chunk));
+  sum_all_values<Elements, Q>(plan, tile, view, scores, out.values_of(plan, 0, chunk));
 }
 
 }  // namespace

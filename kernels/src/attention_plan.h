@@ -8,7 +8,6 @@
 namespace edk {
 namespace {
 
-constexpr int kQueries = 8;      // most query vectors that share one read of the cache
 constexpr int64_t kChunk = 256;  // positions of a row's own sequence that are summed at once
 
 constexpr int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -22,6 +21,8 @@ struct AttentionPlan {
   int64_t chunks;  // from that one to the last of the longest possible row
   int64_t width;   // head_size in whole vectors
   int64_t block_bytes;  // of the KV cache
+  int64_t tiles;  // of the query vectors of one KV head
+  int64_t tile;   // query vectors of each but the last
   float* queries;  // [n_kv_heads, rows, group, head_size], rotated and scaled
   int32_t* depth;  // [nodes]: nodes that a node sees, itself included
   int32_t* path;   // [nodes, nodes]: those nodes, oldest first; trees only
@@ -40,7 +41,8 @@ struct AttentionPlan {
   }
 };
 
-/// Up to kQueries query vectors of one KV head: vector v is row v / group, head v % group.
+/// Up to kQueries query vectors of one KV head, whose sums stay in registers: vector v is row v / group,
+/// head v % group.
 struct QueryTile {
   int kv_head;
   int64_t first;  // vector
@@ -52,8 +54,8 @@ struct QueryTile {
   int64_t earliest;               // of first_seen
 
   QueryTile(const AttentionPlan& plan, int kv_head, int64_t index)
-      : kv_head(kv_head), first(index * kQueries),
-        size(static_cast<int>(min_of(plan.vectors() - first, kQueries))), longest(0),
+      : kv_head(kv_head), first(index * plan.tile),
+        size(static_cast<int>(min_of(plan.vectors() - first, plan.tile))), longest(0),
         earliest(INT64_MAX) {
     int64_t row = first / plan.group, next = (row + 1) * plan.group - first;
     for (int q = 0; q < size; ++q) {
@@ -87,6 +89,8 @@ inline AttentionPlan plan_pass(const AttentionArgs& args) {
   plan.chunks = ceil_div(end, kChunk) - plan.first_chunk;
   plan.width = ceil_div(args.head_size, 16) * 16;
   plan.block_bytes = kv_block_bytes(args.kv_format, args.head_size);
+  plan.tiles = ceil_div(plan.vectors(), kQueries);
+  plan.tile = ceil_div(plan.vectors(), max_of(plan.tiles, 1));
   return plan;
 }
 

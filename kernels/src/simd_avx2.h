@@ -20,6 +20,8 @@ namespace edk {
 namespace {
 
 constexpr int kTileRows = 8;
+constexpr int kQueries = 6;  // most query vectors that one read of keys or values serves
+constexpr int kSums = 6;  // sums of attention, of sixteen lanes each, that registers hold at once
 #define EDK_PARTS 2
 constexpr int kParts = EDK_PARTS;
 constexpr int kPartChannels = kPanel / kParts;

@@ -18,6 +18,8 @@ namespace edk {
 namespace {
 
 constexpr int kTileRows = 8;  // rows whose sums are held at once
+constexpr int kQueries = 8;  // most query vectors that one read of keys or values serves
+constexpr int kSums = 24;  // sums of attention, of sixteen lanes each, that registers hold at once
 
 using Floats = __m512;
 using Bytes = __m512i;

@@ -22,6 +22,8 @@ namespace edk {
 namespace {
 
 constexpr int kTileRows = 8;  // rows whose sums are held at once
+constexpr int kQueries = 6;  // most query vectors that one read of keys or values serves
+constexpr int kSums = 6;  // sums of attention, of sixteen lanes each, that registers hold at once
 #define EDK_PARTS 4
 constexpr int kParts = EDK_PARTS;  // parts of a panel, worked on one after the other
 constexpr int kPartChannels = kPanel / kParts;

@@ -15,6 +15,8 @@ namespace edk {
 namespace {
 
 constexpr int kTileRows = 4;  // rows whose sums are held at once
+constexpr int kQueries = 8;  // most query vectors that one read of keys or values serves
+constexpr int kSums = 8;  // sums of attention, of sixteen lanes each, that registers hold at once
 
 struct Floats {
   float lane[16];
