@@ -186,13 +186,20 @@ def _add_parameter(
     is_pair = down is not None and up is not None and down.ndim == up.ndim == 2
     if not is_pair or down is None or up is None or len(down) != up.shape[1] or len(down) % rank:
         raise CheckpointError(
-            f"{folder}: {name} has no pair of matrices of rank {rank}; fetch it again"
+            f"{folder}: {name} has {_sizes(down, up)}, expected a pair of rank {rank}: "
+            "correct r or rank_pattern in adapter_config.json, or fetch the adapter again"
         )
     scale = weight * config.scale_of(name)
     if len(down) == rank and name.endswith(".weight"):  # a matrix alone, such as a router's
         adapter.matrices[name].append(Pair(down, up, scale))
     else:
         adapter.stacked[name] = StackedPair(down, up, scale)
+
+
+def _sizes(down: Floats | None, up: Floats | None) -> str:
+    """Returns the shapes of a pair of matrices in words."""
+    shapes = (None if part is None else list(part.shape) for part in (down, up))
+    return " and ".join("no matrix" if shape is None else str(shape) for shape in shapes)
 
 
 def _pair(
@@ -206,7 +213,8 @@ def _pair(
     is_pair = down is not None and up is not None and down.ndim == up.ndim == 2
     if not is_pair or down is None or up is None or not len(down) == up.shape[1] == rank:
         raise CheckpointError(
-            f"{folder}: {module} has no pair of matrices of rank {rank}; fetch it again"
+            f"{folder}: {module} has {_sizes(down, up)}, expected a pair of rank {rank}: "
+            "correct r or rank_pattern in adapter_config.json, or fetch the adapter again"
         )
     magnitude = parts.get("lora_magnitude_vector")
     if magnitude is not None:

@@ -126,7 +126,8 @@ def test_adapters_that_do_not_fit(make_gguf: Any, tmp_path: Path) -> None:
     stem = "base_model.model.model.layers.7.self_attn.q_proj"
     pair = {f"{stem}.lora_A.weight": np.ones((RANK, 256), np.float32)}
     write_adapter(folder, extra=pair)
-    assert "layers.7.self_attn.q_proj has no pair of matrices of rank 4" in refusal()
+    assert "layers.7.self_attn.q_proj has [4, 256] and no matrix, " in refusal()
+    assert "expected a pair of rank 4: correct r or rank_pattern" in refusal()
     write_adapter(folder, extra={**pair, f"{stem}.lora_B.weight": np.ones((256, RANK), np.float32)})
     assert "adapts model.layers.7.self_attn.q_proj.weight, which tiny-llama does not" in refusal()
     stem = stem.replace("layers.7", "layers.0")
