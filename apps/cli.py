@@ -22,7 +22,7 @@ _VERBS_AT_ONCE = ("run", "chat")
 """Verbs whose user waits for a first token."""
 
 _OVERVIEW = {"--help", "-h", "--version"}
-"""What is answered without any verb: these, or nothing at all."""
+"""The overview is printed for one of these options, or if there are no arguments."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -89,7 +89,7 @@ class PromptLayout:
 
     def check(self) -> None:
         """Raises: SessionError: The engine is closed."""
-        self._engine.context  # noqa: B018 - which a closed engine does not tell
+        self._engine.streams.check_open()
 
     @property
     def reach(self) -> int:

@@ -89,7 +89,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Lessons:
+class TrainingTexts:
     """Texts to train on, and others to measure with.
 
     token_ids: rising, those of the embedding's rows. head_ids: rising, those of the logits.
@@ -101,8 +101,10 @@ class Lessons:
     head_ids: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, texts: Sequence[TextFeatures], n_logits: int, always: Sequence[int]) -> Lessons:
-        """Returns the lessons in ``texts``. always: tokens that the head shall have in any case.
+    def of(
+        cls, texts: Sequence[TextFeatures], n_logits: int, always: Sequence[int]
+    ) -> TrainingTexts:
+        """Returns ``texts``, some of them held out. always: tokens that the head keeps.
 
         Raises:
             ConfigError: There are too few texts.
@@ -124,7 +126,7 @@ class Lessons:
         """Tokens to train on."""
         return sum(len(text.tokens) for text in self.trained)
 
-    def in_pieces(self, n_tokens: int) -> Lessons:
+    def in_pieces(self, n_tokens: int) -> TrainingTexts:
         """Returns the same with texts to train on that are cut into pieces of ``n_tokens``.
 
         The last token of one is the first of the next, for of its first token a piece has nothing
@@ -155,7 +157,7 @@ class Trainer:
     def __init__(
         self,
         head: TorchWeights,
-        lessons: Lessons,
+        training_texts: TrainingTexts,
         plan: TrainingPlan,
         file: ProgressFile,
         is_start_worth_keeping: bool = False,
@@ -165,10 +167,10 @@ class Trainer:
         self._loss_of = loss
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._head = head.to(self._device)
-        self._lessons = lessons
+        self._training_texts = training_texts
         self._plan = plan
         self._file = file
-        self._n_batches = -(-len(lessons.trained) // plan.batch)
+        self._n_batches = -(-len(training_texts.trained) // plan.batch)
         self._n_total = plan.n_epochs * self._n_batches
         params = list(head.trained().values())
         self._optimizer = torch.optim.AdamW(
@@ -226,10 +228,10 @@ class Trainer:
     def _train_step(self) -> float:
         epoch, at = divmod(self._step, self._n_batches)
         if not at or not self._batches:
-            lengths = [len(text.tokens) for text in self._lessons.trained]
+            lengths = [len(text.tokens) for text in self._training_texts.trained]
             rng = np.random.default_rng((self._plan.seed, epoch))
             self._batches = shuffled_batches(lengths, self._plan.batch, rng)
-        batch = self._batch([self._lessons.trained[i] for i in self._batches[at]])
+        batch = self._batch([self._training_texts.trained[i] for i in self._batches[at]])
         for group in self._optimizer.param_groups:
             group["lr"] = self._plan.learning_rate * self._schedule()
         loss = self._loss(batch)
@@ -276,10 +278,10 @@ class Trainer:
 
     def _measured(self) -> Measured:
         """Returns what is found of the texts held out."""
-        return measure(self._head, self._lessons, self._plan.n_steps, self._batch)
+        return measure(self._head, self._training_texts, self._plan.n_steps, self._batch)
 
     def _batch(self, texts: Sequence[TextFeatures]) -> Batch:
-        lessons, n = self._lessons, max(len(text.tokens) for text in texts)
+        training_texts, n = self._training_texts, max(len(text.tokens) for text in texts)
 
         def stacked(arrays: Iterator[npt.NDArray[Any]], fill: float = 0) -> Tensor:
             padded = [
@@ -288,11 +290,11 @@ class Trainer:
             ]
             return torch.from_numpy(np.stack(padded)).to(self._device)
 
-        places = (np.searchsorted(lessons.token_ids, text.tokens) for text in texts)
+        places = (np.searchsorted(training_texts.token_ids, text.tokens) for text in texts)
         return Batch(
             stacked(places),
             stacked(text.hidden.astype(np.float32) for text in texts),
-            stacked((_places(lessons.head_ids, text.top_ids) for text in texts), -1),
+            stacked((_places(training_texts.head_ids, text.top_ids) for text in texts), -1),
             stacked(text.top_probs.astype(np.float32) for text in texts),
             stacked(np.ones(len(text.tokens), np.float32) for text in texts),
         )
@@ -337,7 +339,7 @@ class Trainer:
 
 def measure(
     head: TorchWeights,
-    lessons: Lessons,
+    training_texts: TrainingTexts,
     n_steps: int,
     batch_of: Callable[[Sequence[TextFeatures]], Batch],
 ) -> Measured:
@@ -345,7 +347,7 @@ def measure(
     n_right, n_asked = np.zeros(n_steps), np.zeros(n_steps)
     kinds: dict[str, list[int]] = {}
     n_covered = n_tokens = 0
-    for text in lessons.held_out:
+    for text in training_texts.held_out:
         batch = batch_of([text])
         with _half_precision(batch.hidden.device):
             logits = head(batch.tokens, batch.hidden, n_steps)

@@ -20,8 +20,7 @@ from edgedec.apps.serve.core import (
     TokenInfo,
     invalid,
 )
-from edgedec.apps.serve.line_watch import LineWatch
-from edgedec.apps.serve.parsing import OutputParser
+from edgedec.apps.serve.parsing import LineWatch, OutputParser
 from edgedec.apps.serve.problems import client_errors
 from edgedec.apps.serve.prompts import Prepared
 from edgedec.apps.serve.responses import log_unexpected

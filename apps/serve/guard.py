@@ -15,8 +15,7 @@ from edgedec.apps.serve.api.endpoint import Document
 from edgedec.apps.serve.core import ServeError
 from edgedec.apps.serve.open_requests import OpenRequests
 from edgedec.apps.serve.page_files import PATHS
-from edgedec.apps.serve.prefix_group import PREFIX_GROUP, group_of
-from edgedec.apps.serve.records import CLIENT_GONE, RECORD
+from edgedec.apps.serve.records import CLIENT_GONE, PREFIX_GROUP, RECORD, group_of
 from edgedec.apps.serve.responses import ClientGoneError, log_unexpected, send_problem
 from edgedec.apps.serve.settings import ServerSettings
 

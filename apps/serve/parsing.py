@@ -1,13 +1,14 @@
-"""What an answer says: calls of tools, and the text around them, piece by piece."""
+"""What an answer says: calls of tools, the text around them, and the line that ends it."""
 
 from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
-from edgedec.apps.serve.core import CallDelta, Event, TextDelta, TokenInfo
+from edgedec.apps.serve.core import CallDelta, Event, LineLimits, TextDelta, TokenInfo
 from edgedec.apps.serve.tools import BEGIN, END
 from edgedec.runtime.text.thoughts import overlap
 
@@ -69,7 +70,15 @@ class OutputParser:
         before = None
         while before != (self._state, self._held):
             before = self._state, self._held
-            yield from getattr(self, f"_in_{self._state}")(is_last)
+            match self._state:
+                case "text":
+                    yield from self._in_text(is_last)
+                case "call":
+                    yield from self._in_call(is_last)
+                case "arguments":
+                    yield from self._in_arguments(is_last)
+                case "end":
+                    yield from self._in_end(is_last)
 
     def _in_text(self, is_last: bool) -> Iterator[Event]:
         if not self._tools:
@@ -184,3 +193,42 @@ class _Braces:
                     self.is_over = True
                     return i + 1
         return len(text)
+
+
+class LineWatch:
+    """Sees where the limits of lines end a text. is_over: they did.
+
+    Source: llama.cpp's server, `t_max_predict_ms` and `n_indent`.
+    """
+
+    def __init__(self, limits: LineLimits, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._now_s = now_s
+        self._begun_s: float | None = None
+        self._n_lines = 0  # complete ones
+        self._indent: int | None = None  # of the line so far; None within its text
+        self.is_over = False
+
+    def push(self, text: str) -> str:
+        """Returns how much of the next piece of text is still part of the answer."""
+        if self._begun_s is None:
+            self._begun_s = self._now_s()
+        for i, character in enumerate(text):
+            if self._ends_before(character):
+                self.is_over = True
+                return text[:i]
+        most_ms = self._limits.predict_ms
+        if most_ms > 0 and self._n_lines and 1000 * (self._now_s() - self._begun_s) > most_ms:
+            self.is_over = True
+        return text
+
+    def _ends_before(self, character: str) -> bool:
+        """Whether the line that goes on with ``character`` has too little indentation."""
+        if self._indent is not None and character in " \t":
+            self._indent += 1
+            return False
+        if self._indent is not None and self._indent < self._limits.n_indent:
+            return True
+        self._indent = 0 if character == "\n" else None
+        self._n_lines += character == "\n"
+        return False

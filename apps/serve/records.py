@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from contextvars import ContextVar
@@ -11,6 +12,12 @@ from typing import Any
 from urllib.parse import quote
 
 from edgedec.apps.serve.core import Counts
+
+PREFIX_GROUP: ContextVar[str] = ContextVar("prefix_group", default="")
+"""The group of the request that is being answered: it reuses only prompts of its own group.
+
+How soon an answer comes would tell others what was asked before. See `GenerationConfig`.
+"""
 
 CLIENT_GONE = 499
 """The status of requests whose client went away before the answer was complete, as nginx's."""
@@ -99,3 +106,8 @@ class RequestRecord:
 
 RECORD: ContextVar[RequestRecord] = ContextVar("RECORD")
 """That of the request which the current task, or a thread that it started, handles."""
+
+
+def group_of(key: str) -> str:
+    """Returns the group of all who come with ``key``, which nobody can tell the key from."""
+    return hashlib.sha256(b"edgedec prefix group\0" + key.encode()).hexdigest()[:32]

@@ -13,9 +13,9 @@ from typing import Any
 
 from edgedec.apps.serve.answering import Job, Writer
 from edgedec.apps.serve.core import CoreRequest, Done, Event, ServeError, invalid
-from edgedec.apps.serve.prefix_group import PREFIX_GROUP
 from edgedec.apps.serve.problems import client_errors
 from edgedec.apps.serve.prompts import prepare
+from edgedec.apps.serve.records import PREFIX_GROUP
 from edgedec.apps.serve.sampler_chain import SamplerChain
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.waiting import finished

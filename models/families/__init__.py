@@ -1,6 +1,6 @@
 """Model families: one module per family, named as its ``model_type`` (GGUF: architecture).
 
-Hyphens of such names are underscores in those of modules, capitals small letters.
+A module is named in small letters, with underscores in place of hyphens.
 
 A module is found by its name; there is no list to edit. Modules with a leading underscore hold
 what families share.

@@ -20,8 +20,8 @@ Array = npt.NDArray[Any]
 Places = tuple[int, ...]
 """Where a text's panels are in an arena, in order: the first of some, and how many follow it.
 
-In the form of `SEQUENCES`, whose rows begin with the counts of a text. `_MORE_PLACES` is what all
-but the first have in place of counts.
+The rows have the form of `SEQUENCES`. A text's first row begins with its counts; the others begin
+with `_MORE_PLACES` in their place.
 """
 
 _MORE_PLACES = -1, 0, 0

@@ -51,7 +51,7 @@ from edgedec.runtime.drafting.drafter import (
 from edgedec.runtime.drafting.fusion import UNLIKELY, fuse
 from edgedec.runtime.drafting.isolation import IsolatedModelDrafting
 from edgedec.runtime.sequences.passes import Passes
-from edgedec.runtime.sequences.rows import ALONE, Company, Rows
+from edgedec.runtime.sequences.rows import ALONE, OtherTexts, Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 MTP = "mtp"
@@ -206,7 +206,7 @@ class AutoPlanning(Planning):
         self._ledger = Ledger(planner.credits.get(group, 0.0))
         self._costs: CostTable | None = None
         self._own_costs: CostTable | None = None  # where others share the passes
-        self._beside = Beside()
+        self._sharing = SharingEstimate()
         self._proposed = self._drafted = DraftTree()
         self._decision: Decision | None = None
         self._asking_ms = self._had_mtp = 0.0
@@ -261,7 +261,7 @@ class AutoPlanning(Planning):
                 return DraftTree()
             self._costs = yield from self._planner.costs.of("target", self._target)
         began_s = self._clock()
-        costs = self._own_costs = self._beside.costs(self._costs)
+        costs = self._own_costs = self._sharing.costs(self._costs)
         max_ms = self._ledger.allowance(costs.ms(1), STAKE)
         self._asked_ms, self._model = {}, None
         tree = self._ask_free(context, room, costs)
@@ -454,7 +454,7 @@ class AutoPlanning(Planning):
         assert self._own_costs is not None
         costs, n_emitted = self._own_costs, len(outcome.emitted)
         step_ms = costs.ms(1)
-        verify_ms = self._beside.own_ms(timings.verify_ms, self._costs, step_ms)
+        verify_ms = self._sharing.own_ms(timings.verify_ms, self._costs, step_ms)
         n_rows = len(outcome.tree) + 1
         asked_ms = self._asking_ms + ms
         taken_ms = costs.ms(n_rows) + self._had_mtp * step_ms + max(asked_ms, 0.0)
@@ -517,22 +517,22 @@ class AutoPlanning(Planning):
         for worth in self._worth.values():
             worth.rested()
 
-    def _count_pass(self, company: Company, n_emitted: int, n_rows: int, ms: float) -> None:
+    def _count_pass(self, company: OtherTexts, n_emitted: int, n_rows: int, ms: float) -> None:
         """Learns what a pass took and who shared it."""
         assert self._costs is not None
-        self._beside.observe(company, n_emitted)
+        self._sharing.observe(company, n_emitted)
         if company == ALONE:  # other passes say nothing of what the smallest ones take
             self._costs.observe(n_rows, ms)
 
 
-class Beside:
+class SharingEstimate:
     """What is expected to share the passes of one text, from the passes before."""
 
     def __init__(self) -> None:
         self._n_texts = self._n_rows = 0.0
         self._n_emitted = 1.0  # by this text in a pass; others are taken to do as well
 
-    def observe(self, company: Company, n_emitted: int) -> None:
+    def observe(self, company: OtherTexts, n_emitted: int) -> None:
         """Takes in what shared a pass, and how many tokens the text got from it."""
         self._n_texts += _COMPANY_RATE * (company.n_texts - self._n_texts)
         self._n_rows += _COMPANY_RATE * (min(company.n_rows, _MAX_ROWS) - self._n_rows)

@@ -32,7 +32,7 @@ from edgedec.runtime.drafting.isolation import (
     failures,
 )
 from edgedec.runtime.sequences.passes import Passes
-from edgedec.runtime.sequences.rows import ALONE, Company, Rows
+from edgedec.runtime.sequences.rows import ALONE, OtherTexts, Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 
@@ -46,7 +46,7 @@ class RoundTimings:
 
     draft_ms: float
     verify_ms: float
-    company: Company = ALONE
+    company: OtherTexts = ALONE
 
 
 class Planning(ABC):

@@ -65,9 +65,14 @@ class Streams:
         Raises:
             SessionError: They are closed.
         """
+        self.check_open()
+        assert self._loaded is not None
+        return self._loaded
+
+    def check_open(self) -> None:
+        """Raises: SessionError: The parts of the bundle are closed."""
         if self._loaded is None:
             raise SessionError("the engine is closed: load the bundle again")
-        return self._loaded
 
     @property
     def lending(self) -> Lending:

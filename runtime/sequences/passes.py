@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.pass_times import LONG_PASS, PassTimes
-from edgedec.runtime.sequences.rows import Company, Float32, Rows
+from edgedec.runtime.sequences.rows import Float32, OtherTexts, Rows
 from edgedec.runtime.sequences.token_tree import TokenTree
 
 T = TypeVar("T")
@@ -155,7 +155,7 @@ def compute(passes: Sequence[Pass]) -> list[Rows]:
     first.times.note(n_all, longest, ms)
     if len(passes) > 1:
         for pass_, rows in zip(passes, results, strict=True):
-            rows.company = Company(len(passes) - 1, n_all - pass_.n_rows)
+            rows.company = OtherTexts(len(passes) - 1, n_all - pass_.n_rows)
     return results
 
 

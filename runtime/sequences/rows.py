@@ -27,7 +27,7 @@ class MtpRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
+class OtherTexts:
     """What shared a pass with a text.
 
     n_texts: other texts. n_rows: theirs, in all.
@@ -37,7 +37,7 @@ class Company:
     n_rows: int = 0
 
 
-ALONE = Company()
+ALONE = OtherTexts()
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Rows:
     row_stats: RowStats | None = None
     ms: float = 0.0
     mtp: MtpRows | None = None
-    company: Company = ALONE
+    company: OtherTexts = ALONE
 
     def copy(self) -> Rows:
         """Returns the same rows in arrays of their own."""

@@ -78,9 +78,14 @@ class CudaModel(ModelFacts):
     @property
     def opened(self) -> OpenProgram:
         """The program; a SessionError where it was released."""
+        self.check_open()
+        assert self._opened is not None
+        return self._opened
+
+    def check_open(self) -> None:
+        """Raises: SessionError: The program was released."""
         if self._opened is None:
             raise SessionError("the model is closed: load the bundle again")
-        return self._opened
 
     def new_state(self, context: int) -> CudaKVCache:
         """Returns an empty KV cache for all positions of the program.
@@ -196,7 +201,7 @@ class CudaKVCache(WholeCache):
             self._cache.close()
 
     def _downloaded(self) -> tuple[Array, Array]:
-        self._model.opened  # noqa: B018  # a SessionError where the model is closed
+        self._model.check_open()
         with self._model.on_device():
             keys, values = (
                 self._cache.download(name, np.empty(shape, np.float16))

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from edgedec.export.phases.recipe_model import RecipeModel
+from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.graph import port_names
 from edgedec.export.to_onnx.messages import TensorProto, save_model
 from edgedec.export.to_onnx.runners import PortableRunner
-from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.graph import ROUNDING_GAP, Capabilities, GraphContract, KVLayout, stats_port

@@ -8,10 +8,10 @@ from edgedec.export.kv_panels import recurrent_rows
 from edgedec.export.phases.recipe_model import ENCODER_NAME, RecipeModel
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.emit_encoder import emit_encoder
+from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.graph import port_names
 from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.runners import PortableRunner
-from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.verifying.verify import verification_source
 from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.graph import ROUNDING_GAP, Capabilities, GraphContract, KVLayout

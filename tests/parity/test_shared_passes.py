@@ -12,9 +12,9 @@ from graph_models import contract_of
 
 from edgedec import EngineOptions, kernels, load
 from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
-from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.backends._model_facts import GraphToRun

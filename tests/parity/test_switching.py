@@ -13,9 +13,9 @@ from graph_models import open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
-from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.config.switching import SwitchConfig

@@ -26,7 +26,7 @@ from edgedec.training.features.feature_file import (  # noqa: E402
     TextFeatures,
 )
 from edgedec.training.heads import train_head as heads  # noqa: E402
-from edgedec.training.loop import Lessons, TrainingPlan  # noqa: E402
+from edgedec.training.loop import TrainingPlan, TrainingTexts  # noqa: E402
 
 from .head_parts import (  # noqa: E402
     LAYERS,
@@ -244,7 +244,7 @@ def test_learning_rates_have_bounds(rate: float) -> None:
 def test_pieces_have_every_token_behind_another_once(
     texts: list[TextFeatures], n_tokens: int
 ) -> None:
-    whole = Lessons.of(texts, 40, ())
+    whole = TrainingTexts.of(texts, 40, ())
     cut = whole.in_pieces(n_tokens)
     assert cut.held_out == whole.held_out
     assert {len(piece.tokens) for piece in cut.trained} <= set(range(2, n_tokens + 1))
@@ -274,7 +274,7 @@ def test_too_few_texts(bundle: Path, texts: list[TextFeatures], tmp_path: Path) 
 
 
 def test_lessons_hold_every_eighth_text_out(texts: list[TextFeatures]) -> None:
-    lessons = Lessons.of(texts, 40, (2, 0))
+    lessons = TrainingTexts.of(texts, 40, (2, 0))
     assert (len(lessons.trained), len(lessons.held_out)) == (10, 2)
     assert {0, 2} <= set(lessons.head_ids.tolist())
     assert len(lessons.head_ids) == 40

@@ -32,7 +32,7 @@ from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry
 from edgedec.models.quant import FORMATS, QuantFormat
 from edgedec.training.features.feature_file import FeatureFile
 from edgedec.training.heads.train_head import check_scheme
-from edgedec.training.loop import Lessons, OnProgress, Trained, Trainer, TrainingPlan
+from edgedec.training.loop import OnProgress, Trained, Trainer, TrainingPlan, TrainingTexts
 from edgedec.training.losses import LOSSES
 from edgedec.training.progress_file import ProgressFile
 from edgedec.training.torch_decoder import TorchDecoder
@@ -123,10 +123,10 @@ def train_draft(
             f"{origin.manifest.name} reads {of.vocab_size} tokens, the target model "
             f"{manifest.target.config.vocab_size}: begin with a model of the same tokenizer"
         )
-    lessons = Lessons.of(features.texts(), plan.n_logits, manifest.stop_token_ids)
+    training_texts = TrainingTexts.of(features.texts(), plan.n_logits, manifest.stop_token_ids)
     kept = origin.kept(plan.n_layers)
-    config = _config(of, kept, len(lessons.head_ids))
-    weights = _initial_weights(origin.weights, of, config, kept, lessons)
+    config = _config(of, kept, len(training_texts.head_ids))
+    weights = _initial_weights(origin.weights, of, config, kept, training_texts)
     known = (
         plan.training,
         plan.n_logits,
@@ -137,7 +137,7 @@ def train_draft(
     )
     trainer = Trainer(
         TorchDecoder(config, weights, max(features.lengths)),
-        lessons,
+        training_texts,
         plan.training,
         ProgressFile(features.folder / "draft.npz", known),
         is_start_worth_keeping=True,
@@ -146,7 +146,7 @@ def train_draft(
     trained = trainer.run(report, is_over)
     del weights[SHARED]  # of which only some rows are there
     weights_ = weights | trained.weights
-    return TrainedDraft(config, weights_, lessons.head_ids, lessons.n_tokens, trained)
+    return TrainedDraft(config, weights_, training_texts.head_ids, training_texts.n_tokens, trained)
 
 
 def put_draft(
@@ -207,7 +207,7 @@ def _initial_weights(
     of: ModelConfig,
     config: ModelConfig,
     kept: tuple[int, ...],
-    lessons: Lessons,
+    training_texts: TrainingTexts,
 ) -> dict[str, Float32]:
     """Returns the weights of the layers ``kept``, and rows of embedding and LM head."""
     weights: dict[str, Float32] = {}
@@ -217,9 +217,9 @@ def _initial_weights(
             parts[1] = str(kept[int(parts[1])])
         source = ".".join(parts)
         if name == SHARED:
-            weights[name] = origin.matrix(name, lessons.token_ids)
+            weights[name] = origin.matrix(name, training_texts.token_ids)
         elif name == "lm_head.weight":
-            weights[name] = origin.matrix(head_weight(of), lessons.head_ids)
+            weights[name] = origin.matrix(head_weight(of), training_texts.head_ids)
         else:
             weights[name] = origin.matrix(source) if len(shape) == 2 else origin.vector(source)
     return weights

@@ -35,7 +35,7 @@ from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
 from edgedec.training.features.feature_file import FeatureFile
 from edgedec.training.heads.torch_head import TorchHead
-from edgedec.training.loop import Lessons, OnProgress, Trained, Trainer, TrainingPlan
+from edgedec.training.loop import OnProgress, Trained, Trainer, TrainingPlan, TrainingTexts
 from edgedec.training.progress_file import ProgressFile
 from edgedec.training.variant import put_variant
 
@@ -114,14 +114,16 @@ def train_head(
         OSError: The disk is full.
     """
     target, before = manifest.target, manifest.head if plan.is_continued else None
-    lessons = Lessons.of(features.texts(), plan.n_logits, manifest.stop_token_ids)
+    training_texts = TrainingTexts.of(features.texts(), plan.n_logits, manifest.stop_token_ids)
     parent = BundleWeights(bundle, target)
     if before is None:
-        weights = initial_weights(parent, target, lessons, n_layers, plan)
+        weights = initial_weights(parent, target, training_texts, n_layers, plan)
     else:
-        lessons = dataclasses.replace(lessons, head_ids=_nameable(bundle, before.head))
-        weights = continued_weights(parent, BundleWeights.of_head(bundle, before), lessons)
-    config = plan.config(target.config, len(lessons.head_ids))
+        training_texts = dataclasses.replace(
+            training_texts, head_ids=_nameable(bundle, before.head)
+        )
+        weights = continued_weights(parent, BundleWeights.of_head(bundle, before), training_texts)
+    config = plan.config(target.config, len(training_texts.head_ids))
     old = [manifest.files[path].sha256 for path in before.files] if before else []
     is_four_bit = SCHEMES[plan.scheme] == FOUR_BITS
     if is_four_bit:  # what the model gave is rounded once, all else as it is trained
@@ -131,17 +133,21 @@ def train_head(
     file = ProgressFile(features.folder / f"{plan.kind}.npz", known)
     head = TorchHead(config, weights, max(features.lengths), plan.kind, is_four_bit)
     n_piece = max(_PIECE, 2 * plan.training.n_steps)
-    shown = lessons.in_pieces(n_piece) if plan.kind in LIGHT_HEADS else lessons
+    shown = training_texts.in_pieces(n_piece) if plan.kind in LIGHT_HEADS else training_texts
     trainer = Trainer(head, shown, plan.training, file, is_start_worth_keeping=before is not None)
     trained = trainer.run(report, is_over)
     weights.pop("embed_tokens.weight", None)  # the bundle has it
-    n_tokens = lessons.n_tokens + (before.n_tokens if before else 0)
+    n_tokens = training_texts.n_tokens + (before.n_tokens if before else 0)
     all_weights = weights | trained.weights
-    return TrainedHead(plan.kind, config, all_weights, lessons.head_ids, n_tokens, trained)
+    return TrainedHead(plan.kind, config, all_weights, training_texts.head_ids, n_tokens, trained)
 
 
 def initial_weights(
-    parent: BundleWeights, target: ModelEntry, lessons: Lessons, n_layers: int, plan: HeadPlan
+    parent: BundleWeights,
+    target: ModelEntry,
+    training_texts: TrainingTexts,
+    n_layers: int,
+    plan: HeadPlan,
 ) -> dict[str, Float32]:
     """Returns what training begins with: the model's last layer, norm and rows of its LM head.
 
@@ -151,7 +157,7 @@ def initial_weights(
     config = target.config
     size, rng = config.hidden_size, np.random.default_rng(plan.training.seed)
     last = f"layers.{config.n_layers - 1}."
-    head_config = plan.config(config, len(lessons.head_ids))
+    head_config = plan.config(config, len(training_texts.head_ids))
     width = feature_width(config, n_layers, plan.kind, head_config.n_layers)
     weights: dict[str, Float32] = {}
     for name, shape in head_shapes(head_config, width, plan.kind).items():
@@ -169,23 +175,23 @@ def initial_weights(
             made = _SPREAD * rng.standard_normal(shape, np.float32)
             weights[name] = 0 * made if "down_proj" in name else made
         elif name == "embed_tokens.weight":
-            weights[name] = parent.matrix(name, lessons.token_ids)
+            weights[name] = parent.matrix(name, training_texts.token_ids)
         elif name == "lm_head.weight":
             whole = "embed_tokens.weight" if config.is_head_tied else name
-            weights[name] = parent.matrix(whole, lessons.head_ids)
+            weights[name] = parent.matrix(whole, training_texts.head_ids)
         else:
             weights[name] = parent.matrix(source) if len(shape) == 2 else parent.vector(source)
     return weights
 
 
 def continued_weights(
-    parent: BundleWeights, stored: BundleWeights, lessons: Lessons
+    parent: BundleWeights, stored: BundleWeights, training_texts: TrainingTexts
 ) -> dict[str, Float32]:
     """Returns what training goes on with: the weights of ``stored``, a head of ``parent``."""
 
     def of(name: str) -> Float32:
         if name == "embed_tokens.weight":
-            return parent.matrix(name, lessons.token_ids)
+            return parent.matrix(name, training_texts.token_ids)
         return stored.matrix(name) if len(stored.shapes[name]) == 2 else stored.vector(name)
 
     return {name: of(name) for name in stored.shapes}

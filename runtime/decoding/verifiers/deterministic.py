@@ -1,4 +1,4 @@
-"""A draft is kept with the probability that is left it, however it was proposed."""
+"""A draft is kept with its share of the remaining probability, however it was proposed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def judge_siblings(
 ) -> Choice:
     """Returns the next token of ``distribution``, by trying ``siblings`` one after the other.
 
-    A sibling is accepted with the probability that is left it; rejected, it is left none.
+    A sibling is accepted with its share of the remaining probability. A rejected one keeps none.
     """
     residual = distribution.probs()
     for i, token in enumerate(siblings):

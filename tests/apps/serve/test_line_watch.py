@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgedec.apps.serve.core import LineLimits
-from edgedec.apps.serve.line_watch import LineWatch
+from edgedec.apps.serve.parsing import LineWatch
 
 
 def written(limits: LineLimits, pieces: list[tuple[float, str]]) -> tuple[str, bool]:

@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 import pytest
 
+from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.messages import ModelProto, save_model
-from edgedec.export.to_onnx.weights_file import write_weights
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from edgedec.export.checkpoints.published import SpecialTokens
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import attributes
 from edgedec.export.to_onnx.messages import ModelProto, save_model
 from edgedec.export.to_onnx.passes.fuse_attention import set_kv_format
 from edgedec.export.to_onnx.runners import FusedRunner
-from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.verifying import kv_error
 from edgedec.export.verifying.kv_error import kv_error_tokens, measure_kv_error
 from edgedec.export.verifying.verify import compare_logits

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.messages import save_model
 from edgedec.export.to_onnx.runners import PortableRunner
-from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.verifying.verify import compare_logits, verify_logits
 
 

@@ -14,9 +14,9 @@ from graph_models import contract_of, open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
-from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.families import matrices
 from edgedec.models.graph import GraphContract

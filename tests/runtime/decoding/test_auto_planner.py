@@ -19,7 +19,7 @@ from edgedec.runtime.drafting.drafter import (
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.row_stats import RowStats
-from edgedec.runtime.sequences.rows import ALONE, Company
+from edgedec.runtime.sequences.rows import ALONE, OtherTexts
 
 from ..conftest import ToySession
 from .oracles import FLAT, STEEP, TEXT, KnownCosts, Oracle, begin, make, play, run
@@ -159,7 +159,7 @@ def test_heads_in_the_model_are_left_out_where_their_own_drafts_do_not_come_true
 def test_among_others_a_draft_has_to_pay_for_what_it_adds_to_their_pass() -> None:
     """Alone a draft of chance 0.2 pays; a row of a pass over nine costs more than it brings."""
 
-    def drafted(company: Company) -> int:
+    def drafted(company: OtherTexts) -> int:
         planner = make([Oracle(0.2, 0.2, 1)], FLAT)
         planning = begin(planner)
         timings = RoundTimings(0.0, 10.0, company)
@@ -171,7 +171,7 @@ def test_among_others_a_draft_has_to_pay_for_what_it_adds_to_their_pass() -> Non
         return len(tree)
 
     assert drafted(ALONE) == 1
-    assert drafted(Company(8, 8)) == 0
+    assert drafted(OtherTexts(8, 8)) == 0
 
 
 def test_what_others_share_does_not_change_what_passes_cost_alone() -> None:
@@ -179,7 +179,7 @@ def test_what_others_share_does_not_change_what_passes_cost_alone() -> None:
     planning = begin(planner)
     play(planning, FLAT, 1)
     assert planner.costs.is_measuring("target") is False
-    timings = RoundTimings(0.0, 100.0, Company(3, 12))
+    timings = RoundTimings(0.0, 100.0, OtherTexts(3, 12))
     outcome = RoundOutcome(DraftTree(), (), TEXT[10:11], RowStats.of(np.zeros((1, 5))), {})
     context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
     before = dict(run_passes(planner.costs.of("target", ToySession(1))).row_ms)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
-from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.drafting.stats import DecodeStats
 from edgedec.runtime.sequences import prefill

@@ -12,9 +12,9 @@ import pytest
 
 from edgedec.export import weights_file
 from edgedec.export.to_onnx.emit import emit_portable
+from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import ModelProto
-from edgedec.export.to_onnx.weights_file import write_weights
 from edgedec.export.weights_file import PAGE_BYTES
 from edgedec.kernels import has_library, pack
 from edgedec.models.families import weight_shapes
