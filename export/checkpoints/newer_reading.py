@@ -71,10 +71,10 @@ def _class_of(files: TokenizerFiles, document: Mapping[str, Any]) -> str:
     family = files.config.get("model_type")
     if family == "qwen2":  # whose files often name another class
         return "Qwen2"
-    stated = files.settings.get("tokenizer_class") or files.config.get("tokenizer_class")
-    if not isinstance(stated, str):
+    class_name = files.settings.get("tokenizer_class") or files.config.get("tokenizer_class")
+    if not isinstance(class_name, str):
         return "Gemma" if str(family).startswith("gemma") else ""
-    name = bare_class_name(stated)
+    name = bare_class_name(class_name)
     if name == "Llama" and "ByteLevel" in json.dumps(document.get("pre_tokenizer")):
         return ""
     return name if name in _REBUILT else ""
@@ -105,8 +105,8 @@ def _usual_form(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _built(name: str, files: TokenizerFiles) -> dict[str, Any]:
     """Returns what the class builds by itself, as ``tokenizer.json`` says it."""
-    stated = files.settings.values
-    adds_blank = stated.get("add_prefix_space")
+    settings = files.settings.values
+    adds_blank = settings.get("add_prefix_space")
     first: dict[str, Any] = {
         "type": "ByteLevel", "add_prefix_space": bool(adds_blank), "trim_offsets": True,
         "use_regex": name == "GPT2",
@@ -129,7 +129,7 @@ def _built(name: str, files: TokenizerFiles) -> dict[str, Any]:
                 "invert": False,
             },
         }  # fmt: skip
-    scheme = "always" if stated.get("legacy") else "first"
+    scheme = "always" if settings.get("legacy") else "first"
     scheme = "never" if adds_blank is False else scheme
     metaspace = {
         "type": "Metaspace", "replacement": _UNDERLINE, "prepend_scheme": scheme, "split": False,
@@ -141,8 +141,8 @@ def _roles(
     name: str, files: TokenizerFiles, tokenizer: Tokenizer, document: Mapping[str, Any]
 ) -> dict[str, str]:
     """Returns the token of each role, as transformers 5 finds them."""
-    given = class_named(name).roles if name else {}
-    roles: dict[str, str | None] = {**given, **files.stated_roles()}
+    usual = class_named(name).roles if name else {}
+    roles: dict[str, str | None] = {**usual, **files.stated_roles()}
     padding = document.get("padding")
     if padding and name != "GPT2":
         roles.setdefault("pad_token", padding["pad_token"])

@@ -202,8 +202,8 @@ class HuggingFaceTexts:
     @property
     def unapplied(self) -> tuple[str, ...]:
         """What is not applied, or read otherwise by others, a line each."""
-        stated = read_fields(self._folder, "generation_config.json", is_optional=True)
-        return (*unapplied_keys(stated), *self._read_otherwise())
+        sampling = read_fields(self._folder, "generation_config.json", is_optional=True)
+        return (*unapplied_keys(sampling), *self._read_otherwise())
 
     def _read_otherwise(self) -> tuple[str, ...]:
         whole = self._folder / "tokenizer.json"

@@ -9,6 +9,7 @@ from pathlib import Path
 from edgedec.apps.serve.web import ENDPOINTS
 from edgedec.apps.verbs import SUMMARIES, VERBS
 from edgedec.models.kv_formats import KV_FORMATS
+from edgedec.models.quant import FORMATS
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,6 +59,26 @@ def test_a_kv_format_is_four_files() -> None:
     branching = {p.name for p in sources if "kKvInt8" in p.read_text(encoding="utf-8")}
     assert {f"kernels/src/{name}" for name in branching} < set(files)
     assert {name for name, kv_format in KV_FORMATS.items() if kv_format.panels} > {"int8"}
+
+
+def test_a_storage_format_is_four_files() -> None:
+    """Files that name q5_0, which is a format like any other, and the order of both tables."""
+    rooms = ("models", "kernels", "export", "targets", "runtime", "training", "apps", "labs")
+    sources = [path for room in rooms for path in sorted((ROOT / room).rglob("*"))]
+    naming = {
+        path.relative_to(ROOT).as_posix()
+        for path in sources
+        if path.suffix in (".py", ".h", ".cc")
+        and re.search(r"\bk?_?q5_0\b", path.read_text(encoding="utf-8"), re.IGNORECASE)
+    }
+    # Readers that unpack other publishers' codes into it.
+    naming -= {f"export/checkpoints/{name}_matrices.py" for name in ("grouped", "mlx", "stored")}
+    assert naming == set(listed("adding-a-format.md"))
+    layout = (ROOT / "kernels/src/layout.h").read_text(encoding="utf-8")
+    (numbers,) = re.findall(r"enum FormatIndex \{ ([^}]+) \}", layout)
+    names = [name.removeprefix("k").lower() for name in numbers.split(", ")]
+    assert names == [name.replace("_k", "k") for name in FORMATS]
+    assert [row.index for row in FORMATS.values()] == list(range(len(FORMATS)))
 
 
 def test_a_verb_is_its_file_and_two_rows() -> None:
