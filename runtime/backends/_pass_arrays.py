@@ -101,11 +101,11 @@ def gathered(
 
 def end_of(passes: Sequence[Pass]) -> int:
     """Returns the position behind those of all rows of ``passes``."""
-    return max(wanted.n_past + len(wanted.tree.tokens) for wanted in passes)
+    return max(pass_.n_past + len(pass_.tree.tokens) for pass_ in passes)
 
 
 def _hidden(passes: Sequence[Pass], n_layers: int) -> tuple[tuple[int, int], ...]:
-    """Returns the layers whose hidden states are wanted, each with the layer of its port."""
+    """Returns the layers whose hidden states are pass_, each with the layer of its port."""
     layers: Iterable[int] = passes[0].hidden_layers
     if len(passes) > 1:
         layers = dict.fromkeys(layer for pass_ in passes for layer in pass_.hidden_layers)
