@@ -7,6 +7,7 @@
 # make test-sanitize  the kernels' tests under sanitizers of memory, behaviour and threads
 # make test-arm   the kernels and `edgedec run` on emulated ARM processors
 # make test-windows  Windows' Python under Wine
+# make test-desktop  suggestions in windows of GTK, Qt, browsers and terminals, under an X server of its own
 # make test-gpu   bundles for NVIDIA's GPUs, where there is one
 # make docs       the documentation as a site, in build/site; warnings and dead links are errors
 # make wheels     wheels for all platforms and the source distribution, checked and tried, into dist/
@@ -38,16 +39,16 @@ EXPORTER := $(shell find export models targets kernels system -name '*.py')
 PACKAGES := $(shell sed -n 's|^"edgedec/\(.*\)" = .*|\1|p' pyproject.toml)
 
 .PHONY: run test test-fast test-pair test-models test-long test-sanitize test-arm test-windows \
-  test-gpu wheels vsix images docs check clean build/typing/edgedec
+  test-gpu test-desktop wheels vsix images docs check clean build/typing/edgedec
 
 run: $(BUNDLE)/manifest.json
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)"
 
 test: check $(MADE)/model
-	$(PYTEST) -m 'not pair and not models and not long'
+	$(PYTEST) -m 'not pair and not models and not long and not toolkits'
 
 test-fast: $(MADE)/dev $(MADE)/model
-	$(PYTEST) -m 'not pair and not models and not long and not e2e and not slow and not combination'
+	$(PYTEST) -m 'not pair and not models and not long and not toolkits and not e2e and not slow and not combination'
 
 # The Qwen2.5-Coder GGUF files, 1.6 GB, are the user's to bring (EDGEDEC_MODELS names their folder).
 test-pair: $(MADE)/dev
@@ -85,6 +86,10 @@ test-windows: $(MADE)/dev $(MADE)/model
 test-gpu: $(MADE)/dev $(MADE)/model
 	$(PIP) --no-build-isolation -e '.[tvm]'
 	$(BIN)/python -m pytest -m gpu tests/gpu -s
+
+# Needs Debian packages, which it names if they are missing.
+test-desktop: $(MADE)/dev $(MADE)/model
+	$(BIN)/python -m pytest -m toolkits tests/apps/type -rs
 
 # Builds for all platforms on one, without a compiler of the system.
 wheels: $(MADE)/release

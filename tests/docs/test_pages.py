@@ -35,7 +35,7 @@ _BLOCK = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.MULTILINE | re.DO
 _MATCHER = doctest.OutputChecker()
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAME = "smollm2-135m-instruct"
-_NEEDED = {"desktop.md": "PySide6.QtWidgets"}
+_NEEDED = {"desktop.md": "PySide6.QtWidgets", "type.md": "dbus_fast"}
 _SMALL = {
     "bench.md", "board.md", "compare.md", "devices.md", "draft-models.md", "eagle-heads.md",
     "evaluate.md", "export.md", "heads.md", "sampling.md",

@@ -1,0 +1,1 @@
+"""Text fields of Linux applications, through the input method framework IBus."""

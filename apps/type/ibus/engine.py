@@ -1,0 +1,192 @@
+"""An input method engine: a text field of an application, as IBus shows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dbus_fast import Message, Variant
+from dbus_fast.aio import MessageBus
+
+from edgedec.apps.type.ibus import messages
+from edgedec.apps.type.ibus.compose import Compose
+from edgedec.apps.type.ibus.keys import is_modifier, key_of
+from edgedec.apps.type.suggestions import Suggestions
+from edgedec.apps.type.text_place import FieldKind, Key, Rectangle
+from edgedec.apps.type.tracked_text import TrackedText
+
+_ECHO_S = 0.1
+"""After a key, how long a reset and a new place of the caret are that key's."""
+
+_KINDS = {
+    2: FieldKind.NUMBER, 3: FieldKind.NUMBER, 4: FieldKind.NUMBER, 5: FieldKind.ADDRESS,
+    6: FieldKind.ADDRESS, 8: FieldKind.SECRET, 9: FieldKind.SECRET, 10: FieldKind.TERMINAL,
+}  # fmt: skip
+"""IBusInputPurpose -> kind; all others are prose."""
+
+_NO_CARET = "gtk4-im"
+"""Module that reports its caret within a widget as if it were a place on the screen.
+
+Source: `_set_cursor_location_internal` in `client/gtk2/ibusimcontext.c` of ibus 1.5.27.
+"""
+
+_TALLEST = 200
+"""Of carets that are believed. Units: pixels."""
+
+_PRIVATE = 1 << 11
+"""IBusInputHints: an application's private window."""
+
+
+class Engine:
+    """The field that has the focus, a `TextPlace`. IBus calls a method of its name for each event.
+
+    Args:
+        bus: Connected to IBus.
+        path: Of this object.
+        find_application: Returns the name of the program in front, empty if unknown, and whether
+            its window is a private one.
+    """
+
+    def __init__(
+        self,
+        bus: MessageBus,
+        path: str,
+        suggestions: Suggestions,
+        find_application: Callable[[], tuple[str, bool]],
+    ) -> None:
+        self._bus, self._path, self._suggestions = bus, path, suggestions
+        self._find_application = find_application
+        self._text = TrackedText()
+        self._compose = Compose()
+        self._swallowed: set[int] = set()  # codes of keys whose release is ours, too
+        self._pressed_s = float("-inf")
+        self._is_selected = self._is_private = self._is_misled = False
+        self._purpose = FieldKind.PROSE
+        self.application = ""
+        self.caret: Rectangle | None = None
+
+    @property
+    def before(self) -> str:
+        return self._text.before
+
+    @property
+    def after(self) -> str:
+        return self._text.after
+
+    @property
+    def kind(self) -> FieldKind:
+        return FieldKind.SECRET if self._is_private else self._purpose
+
+    def insert(self, text: str) -> None:
+        self._text.type(text, time.monotonic())
+        self.send("CommitText", "v", messages.text(text))
+
+    def send(self, name: str, signature: str = "", *body: Any) -> None:
+        """Sends a signal to the application, or to IBus' panel."""
+        signal = Message.new_signal(self._path, messages.ENGINE, name, signature, list(body))
+        self._bus.send(signal)
+
+    def process_key_event(self, symbol: int, code: int, state: int) -> bool:
+        """Handles a key; returns False if it is the application's."""
+        if state & messages.RELEASE:
+            is_ours = code in self._swallowed
+            self._swallowed.discard(code)
+            return is_ours
+        if is_modifier(symbol):
+            return False
+        self._pressed_s = time.monotonic()
+        is_ours = self._press(symbol, code, state)
+        if is_ours:
+            self._swallowed.add(code)
+        return is_ours
+
+    def _press(self, symbol: int, code: int, state: int) -> bool:
+        key = key_of(symbol, code, state)
+        composed = self._compose.feed(symbol) if not state & messages.MODIFIERS else None
+        if composed is not None:
+            self._suggestions.hide()
+            if composed:
+                self.insert(composed)
+                self._suggestions.typed(composed)
+            return True
+        if self._suggestions.takes(key):
+            return True
+        self._follow(key)
+        return False
+
+    def _follow(self, key: Key) -> None:
+        """Does to the own copy what the application will do with a key."""
+        now_s, is_plain = time.monotonic(), not (key.is_control or key.is_alt)
+        if self._is_selected and (key.text or key.name):
+            self._is_selected = False
+            self._text.lose()  # the key replaces what is selected
+        if key.text:
+            self._text.type(key.text, now_s)
+            self._suggestions.typed(key.text)
+            return
+        self._suggestions.hide()
+        if key.name == "BackSpace" and is_plain:
+            self._text.erase(now_s)
+        elif key.name == "Return" and is_plain:
+            self._text.type("\n", now_s)
+        else:
+            self._text.lose()
+
+    def set_surrounding_text(self, text: Variant, cursor: int, anchor: int) -> None:
+        """The application reports its text. Units: characters."""
+        self._is_selected = cursor != anchor
+        is_news = self._text.report(text.value[2], cursor, time.monotonic())
+        if self._is_selected or is_news:
+            self._suggestions.hide()
+
+    def set_cursor_location(self, x: int, y: int, width: int, height: int) -> None:
+        """The caret is at another place of the screen."""
+        is_known = not self._is_misled and height <= _TALLEST
+        caret = Rectangle(x, y, width, height) if is_known else None
+        if caret == self.caret:
+            return
+        self.caret = caret
+        if time.monotonic() - self._pressed_s > 5 * _ECHO_S:  # a click, or the text was scrolled
+            self._suggestions.hide()
+        else:
+            self._suggestions.moved()
+
+    def set_content_type(self, purpose: int, hints: int) -> None:
+        """The application says what the field is for."""
+        kind = FieldKind.SECRET if hints & _PRIVATE else _KINDS.get(purpose, FieldKind.PROSE)
+        if kind is not self._purpose:
+            self._purpose = kind
+            self._suggestions.hide()
+
+    def focus_in(self, *client: str) -> None:
+        """Somebody turns to the field. client: its path and its program, if IBus says so."""
+        self.caret = None
+        self._is_selected = False
+        self._text.lose()
+        self._compose.reset()
+        module, _, program = client[1].partition(":") if len(client) > 1 else ("", "", "")
+        self._is_misled = module == _NO_CARET
+        name, self._is_private = self._find_application()
+        self.application = name or program.lower()
+        self._suggestions.enter(self)
+        self.send("RequireSurroundingText")
+
+    def focus_out(self, *client: str) -> None:
+        """Somebody left the field."""
+        self._text.lose()
+        self._compose.reset()
+        self._suggestions.leave(self)
+
+    def reset(self) -> None:
+        """The application moved the cursor by itself; Firefox says so after each key, too."""
+        if time.monotonic() - self._pressed_s > _ECHO_S:
+            self._compose.reset()
+            self._text.lose()
+            self._suggestions.hide()
+
+    def enable(self) -> None:
+        """The engine is chosen while the field has the focus."""
+        self.send("RequireSurroundingText")
+
+    focus_in_id, focus_out_id, disable = focus_in, focus_out, focus_out

@@ -1,0 +1,119 @@
+"""The model, in a process of its own: no key waits for it, and its end is not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_WORKER = ("-m", "edgedec.apps.desktop.model_worker")
+_LINE_BYTES = 1 << 20
+_RESTART_S = 5.0
+
+OnOffer = Callable[[str, bool], None]
+OnOthers = Callable[[Sequence[str]], None]
+
+
+class ModelProcess:
+    """Speaks with a worker, which has the model. All of it happens in the caller's event loop.
+
+    Args:
+        source, typing: settings for the worker's `follow`.
+        on_offer: called with each continuation of the latest text, and whether it is complete.
+        on_others: called with other continuations.
+        on_remark: called with what the user should know.
+    """
+
+    def __init__(
+        self,
+        source: dict[str, Any],
+        typing: dict[str, Any],
+        on_offer: OnOffer,
+        on_others: OnOthers,
+        on_remark: Callable[[str], None],
+    ) -> None:
+        self._source, self._typing = source, typing
+        self._on_offer, self._on_others, self._on_remark = on_offer, on_others, on_remark
+        self._input: asyncio.StreamWriter | None = None
+        self._number = 0  # of the worker's autocompleter; 0: there is none yet
+        self._version = 0  # of the latest update
+
+    @property
+    def is_serving(self) -> bool:
+        """The model is loaded."""
+        return self._number > 0
+
+    async def run(self) -> None:
+        """Starts the worker, again if it ends; returns never."""
+        while True:
+            await self._run_once()
+            self._on_remark(f"the model's process ended; it starts again in {_RESTART_S:g} s")
+            await asyncio.sleep(_RESTART_S)
+
+    def update(self, before: str, after: str) -> None:
+        """Asks for a continuation of a text."""
+        if not self._number:
+            return
+        self._version += 1
+        document = {"text": before + after, "cursor": len(before), "name": "text"}
+        self._ask("update", number=self._number, document=document)
+
+    def alternatives(self) -> None:
+        """Asks for other continuations of the latest text."""
+        if self._number:
+            self._ask("alternatives", number=self._number, asked=self._version)
+
+    def pause(self) -> None:
+        """Nobody wants what was asked for last."""
+        if self._number:
+            self._ask("pause", number=self._number)
+
+    def follow(self, typing: dict[str, Any]) -> None:
+        """Changes how suggestions are made."""
+        self._typing = typing
+        if self._input is not None:
+            self._ask("follow", source=self._source, typing=typing, is_anew=False)
+
+    async def _run_once(self) -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *_WORKER,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=_LINE_BYTES,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._input = process.stdin
+        try:
+            self.follow(self._typing)
+            async for line in process.stdout:
+                self._hear(json.loads(line))
+        finally:
+            self._input, self._number = None, 0
+            process.stdin.close()  # which ends it
+            await process.wait()
+
+    def _hear(self, told: dict[str, Any]) -> None:
+        match told.pop("tell"):
+            case "serving":
+                old, self._number, self._version = self._number, told["number"], 0
+                if old:
+                    self._ask("release", number=old)
+                else:
+                    self._on_remark(f"suggestions come from {told['bundle']}")
+            case "offer" if self._is_latest(told, told["offer"]["version"]):
+                self._on_offer(told["offer"]["text"], told["offer"]["is_complete"])
+            case "alternatives" if self._is_latest(told, told["asked"]):
+                self._on_others([offer["text"] for offer in told["offers"]])
+            case "failed" | "ended":
+                self._on_remark(told["reason"])
+
+    def _is_latest(self, told: dict[str, Any], version: int) -> bool:
+        return (told["number"], version) == (self._number, self._version)
+
+    def _ask(self, what: str, **arguments: object) -> None:
+        if self._input is not None:
+            self._input.write(json.dumps({"do": what, **arguments}).encode() + b"\n")

@@ -1,0 +1,108 @@
+"""From a model and settings to suggestions in every window, until a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+
+from dbus_fast.aio import MessageBus
+
+from edgedec.apps.console.terminal import note
+from edgedec.apps.type.ibus.auxiliary_text import AuxiliaryText
+from edgedec.apps.type.ibus.engine import Engine
+from edgedec.apps.type.ibus.service import Service
+from edgedec.apps.type.model_process import ModelProcess
+from edgedec.apps.type.settings import SettingsFile, TypeSettings
+from edgedec.apps.type.suggestions import Suggestions
+from edgedec.apps.type.text_place import GhostView
+from edgedec.apps.typing.typing_memory import TypingMemory
+from edgedec.models.errors import ConfigError
+
+_AGAIN_S = 2.0
+"""After IBus' daemon ended, how often it is looked for."""
+
+N_CONTEXT = 1024
+"""Tokens that the model has memory for."""
+
+MAX_NEW_TOKENS = 8
+
+
+async def suggest_everywhere(
+    bundle: str,
+    threads: int | None,
+    memory: TypingMemory,
+    kept_in: SettingsFile,
+    is_in_panel: bool,
+    version: str,
+) -> None:
+    """Registers with IBus and suggests until it is cancelled.
+
+    Raises:
+        ConfigError: IBus does not run, or there is no place for the suggestion.
+    """
+    settings = kept_in.read()
+    view, find_application = _view(is_in_panel)
+
+    def offered(text: str, is_complete: bool) -> None:
+        suggestions.offered(text, is_complete)
+
+    source = {
+        "bundle": bundle, "threads": threads, "context": N_CONTEXT, "memory": asdict(memory),
+    }  # fmt: skip
+    model = ModelProcess(
+        source, _typing(settings), offered, lambda texts: suggestions.offered_others(texts), note
+    )
+    suggestions = Suggestions(model, view, lambda: settings)
+
+    def make_engine(bus: MessageBus, path: str) -> Engine:
+        return Engine(bus, path, suggestions, find_application)
+
+    service = Service(make_engine)
+    await service.connect(version)
+    running = asyncio.create_task(model.run())
+    try:
+        while True:
+            await service.wait()
+            note("IBus ended; waiting for it to start again")
+            suggestions.hide()
+            service = await _connected_again(make_engine, version)
+    finally:
+        running.cancel()
+        with suppress(ConfigError, OSError, EOFError):
+            await service.close()
+
+
+def _typing(settings: TypeSettings) -> dict[str, object]:
+    """Returns how suggestions are made, of `AutocompleteConfig`: short, and nothing ahead."""
+    return {
+        "n_before": 512,
+        "n_after": 64,
+        "n_others": 0,
+        "max_new_tokens": MAX_NEW_TOKENS,
+        "max_idle_cpu": 0.0,
+        "min_probability": settings.min_probability,
+    }
+
+
+def _view(is_in_panel: bool) -> tuple[GhostView, Callable[[], tuple[str, bool]]]:
+    """Returns where suggestions are shown, and what finds the program in front."""
+    if is_in_panel or os.environ.get("WAYLAND_DISPLAY") or not os.environ.get("DISPLAY"):
+        return AuxiliaryText(), lambda: ("", False)
+    from edgedec.apps.type.x11.front_window import FrontProgram
+    from edgedec.apps.type.x11.ghost_window import GhostWindow
+
+    return GhostWindow(), FrontProgram().find
+
+
+async def _connected_again(
+    make_engine: Callable[[MessageBus, str], Engine], version: str
+) -> Service:
+    while True:
+        await asyncio.sleep(_AGAIN_S)
+        service = Service(make_engine)
+        with suppress(ConfigError):
+            await service.connect(version)
+            return service

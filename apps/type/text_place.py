@@ -1,0 +1,71 @@
+"""What a system has to offer for suggestions in its applications' text fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class FieldKind(Enum):
+    """What a text field is for."""
+
+    PROSE = "prose"
+    TERMINAL = "terminal"
+    NUMBER = "number"
+    ADDRESS = "address"
+    SECRET = "secret"
+    """Passwords, PINs and private windows."""
+
+
+class Rectangle(NamedTuple):
+    """A part of the screen. Units: pixels of the screen."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key that was pressed.
+
+    name: of keys that write nothing, such as "Tab", "Escape", "Right" and "BackSpace".
+    text: what the key writes; empty if nothing.
+    """
+
+    name: str = ""
+    text: str = ""
+    is_control: bool = False
+    is_alt: bool = False
+
+
+class TextPlace(Protocol):
+    """A text field that somebody writes in.
+
+    before, after: the text on either side of the cursor, as far as the application shows it.
+    caret: where the cursor is on the screen; None if the application does not say.
+    application: name of the program, in lower case; empty if nobody knows.
+    """
+
+    @property
+    def before(self) -> str: ...
+    @property
+    def after(self) -> str: ...
+    @property
+    def caret(self) -> Rectangle | None: ...
+    @property
+    def kind(self) -> FieldKind: ...
+    @property
+    def application(self) -> str: ...
+
+    def insert(self, text: str) -> None:
+        """Puts text in at the cursor, as one step of the application's undo."""
+
+
+class GhostView(Protocol):
+    """Shows a suggestion, and takes nothing: neither keys nor clicks."""
+
+    def show(self, text: str, place: TextPlace) -> None: ...
+    def hide(self) -> None: ...

@@ -1,0 +1,59 @@
+"""The text around the cursor: what the application reports, mended by what was typed."""
+
+from __future__ import annotations
+
+from collections import deque
+
+_STALE_S = 0.5
+"""How long an application may go on reporting a text that was there before the latest keys."""
+
+_N_STATES = 16
+"""States before the latest that a report is compared with."""
+
+_LONGEST = 4000
+"""Characters that are kept on either side."""
+
+
+class TrackedText:
+    """Text before and behind the cursor.
+
+    Applications report their text before they have handled the latest keys, or never. So keys
+    change an own copy. A report of another text than the copy's recent states replaces it.
+    """
+
+    def __init__(self) -> None:
+        self.before = self.after = ""
+        self._states: deque[tuple[str, str]] = deque(maxlen=_N_STATES)
+        self._changed_s = float("-inf")
+
+    def type(self, text: str, now_s: float) -> None:
+        """Something was written at the cursor."""
+        self._change(self.before + text, self.after, now_s)
+
+    def erase(self, now_s: float) -> None:
+        """The character before the cursor was removed."""
+        self._change(self.before[:-1], self.after, now_s)
+
+    def lose(self) -> None:
+        """The cursor went elsewhere, or the text changed in a way that nobody knows."""
+        self.before = self.after = ""
+        self._states.clear()
+        self._changed_s = float("-inf")
+
+    def report(self, text: str, cursor: int, now_s: float) -> bool:
+        """Takes what the application says; returns whether that replaced the copy.
+
+        A report that lacks the latest keys is stale for a moment, and changes nothing.
+        """
+        state = text[:cursor][-_LONGEST:], text[cursor:][:_LONGEST]
+        if state == (self.before, self.after):
+            return False
+        if state in self._states and now_s - self._changed_s < _STALE_S:
+            return False
+        self.lose()
+        self.before, self.after = state
+        return True
+
+    def _change(self, before: str, after: str, now_s: float) -> None:
+        self._states.append((self.before, self.after))
+        self.before, self.after, self._changed_s = before[-_LONGEST:], after, now_s

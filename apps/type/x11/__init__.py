@@ -1,0 +1,1 @@
+"""A suggestion in a window at the caret, on X11."""
