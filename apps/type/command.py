@@ -4,22 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from edgedec.apps.console.event_loop import run_until_signal
-from edgedec.apps.console.terminal import note
+from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.kept.remarks import remember_typing
+from edgedec.apps.model_names import named_bundle
 from edgedec.apps.options import common as options
+from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.typing.typing_memory import TypingMemory
+from edgedec.apps.user_paths import user_path
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
 
 
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """What happens to the user's session instead of a start."""
+
+    install: Annotated[
+        bool,
+        typer.Option("--install", help="Start with every session from now on, with these options."),
+    ] = False
+    uninstall: Annotated[
+        bool, typer.Option("--uninstall", help="Remove all that --install put in.")
+    ] = False
+    status: Annotated[
+        bool, typer.Option("--status", help="Show what is installed and where the settings are.")
+    ] = False
+
+    def done(self, arguments: list[str]) -> list[str] | None:
+        """Does what was asked for; returns lines about it, or None if suggesting was."""
+        from edgedec.apps.type import install
+        from edgedec.apps.type.settings import SettingsFile
+
+        if self.install:
+            return install.install(arguments)
+        if self.uninstall:
+            return install.uninstall()
+        if self.status:
+            return [*install.status(), f"settings: {SettingsFile().path}"]
+        return None
+
+
+@takes_groups
 def type_(
-    bundle: options.Bundle,
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(metavar="BUNDLE", help=options.BUNDLE_HELP, callback=named_bundle),
+    ] = None,
     *,
+    session: SessionOptions,
     threads: options.Threads = None,
     panel: Annotated[
         bool,
@@ -45,9 +84,23 @@ def type_(
       edgedec type smollm2.edgedec
 
       edgedec type smollm2.edgedec --learn ~/.local/state/edgedec/learned
+
+      edgedec type smollm2.edgedec --install
+
+      edgedec type --uninstall
     """
     from edgedec import __version__
 
+    needs_bundle = not (session.uninstall or session.status)
+    if bundle is None and needs_bundle:
+        raise typer.BadParameter("no model is named: expected a bundle, such as smollm2.edgedec")
+    arguments = [] if bundle is None else [str(bundle.absolute())]
+    arguments += ["--threads", str(threads)] * (threads is not None) + ["--panel"] * panel
+    arguments += ["--learn", str(user_path(learn).absolute())] if learn else []
+    if (lines := session.done(arguments)) is not None:
+        write_out("".join(f"{line}\n" for line in lines))
+        return
+    assert bundle is not None
     with _needs_type_extra():
         from edgedec.apps.type.program import suggest_everywhere
         from edgedec.apps.type.settings import SettingsFile

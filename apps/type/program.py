@@ -53,7 +53,11 @@ async def suggest_everywhere(
         "bundle": bundle, "threads": threads, "context": N_CONTEXT, "memory": asdict(memory),
     }  # fmt: skip
     model = ModelProcess(
-        source, _typing(settings), offered, lambda texts: suggestions.offered_others(texts), note
+        source,
+        typing_settings(settings),
+        offered,
+        lambda texts: suggestions.offered_others(texts),
+        note,
     )
     suggestions = Suggestions(model, view, lambda: settings)
 
@@ -75,7 +79,7 @@ async def suggest_everywhere(
             await service.close()
 
 
-def _typing(settings: TypeSettings) -> dict[str, object]:
+def typing_settings(settings: TypeSettings) -> dict[str, object]:
     """Returns how suggestions are made, of `AutocompleteConfig`: short, and nothing ahead."""
     return {
         "n_before": 512,

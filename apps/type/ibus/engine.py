@@ -17,7 +17,7 @@ from edgedec.apps.type.text_place import FieldKind, Key, Rectangle
 from edgedec.apps.type.tracked_text import TrackedText
 
 _ECHO_S = 0.1
-"""After a key, how long a reset and a new place of the caret are that key's."""
+"""After a key, how long resets and new places of the caret are that key's."""
 
 _KINDS = {
     2: FieldKind.NUMBER, 3: FieldKind.NUMBER, 4: FieldKind.NUMBER, 5: FieldKind.ADDRESS,
@@ -61,6 +61,7 @@ class Engine:
         self._compose = Compose()
         self._swallowed: set[int] = set()  # codes of keys whose release is ours, too
         self._pressed_s = float("-inf")
+        self._has_moved = False  # the caret, since the latest key
         self._is_selected = self._is_private = self._is_misled = False
         self._purpose = FieldKind.PROSE
         self.application = ""
@@ -95,7 +96,7 @@ class Engine:
             return is_ours
         if is_modifier(symbol):
             return False
-        self._pressed_s = time.monotonic()
+        self._pressed_s, self._has_moved = time.monotonic(), False
         is_ours = self._press(symbol, code, state)
         if is_ours:
             self._swallowed.add(code)
@@ -147,10 +148,12 @@ class Engine:
         if caret == self.caret:
             return
         self.caret = caret
-        if time.monotonic() - self._pressed_s > 5 * _ECHO_S:  # a click, or the text was scrolled
-            self._suggestions.hide()
-        else:
+        is_by_key = not self._has_moved or time.monotonic() - self._pressed_s < _ECHO_S
+        self._has_moved = True
+        if is_by_key:
             self._suggestions.moved()
+        else:  # a click, or the text was scrolled
+            self._suggestions.hide()
 
     def set_content_type(self, purpose: int, hints: int) -> None:
         """The application says what the field is for."""

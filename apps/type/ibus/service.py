@@ -81,7 +81,7 @@ class Service:
     async def wait(self) -> None:
         """Returns when IBus' daemon has ended."""
         assert self._bus is not None
-        await self._bus.wait_for_disconnect()  # type: ignore[no-untyped-call]
+        await self._bus.wait_for_disconnect()
 
     async def close(self) -> None:
         """Chooses the engine that was chosen before, and lets IBus go."""

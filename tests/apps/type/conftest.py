@@ -123,12 +123,17 @@ class Desktop:
 
     def start_type(self, bundle: Path, *options: str) -> None:
         """Starts `edgedec type` and waits for its model."""
+        self._started = bundle, options
         log = self.folder / "type.log"
         with log.open("wb") as file:
             self.type_process = self._start(
                 *EDGEDEC, "type", str(bundle), "--threads", "1", *options, stderr=file
             )
         wait_for(lambda: "suggestions come from" in log.read_text(), "the model")
+
+    def start_type_again(self) -> None:
+        bundle, options = self._started
+        self.start_type(bundle, *options)
 
     def end_type(self) -> None:
         if self.type_process is not None:
@@ -212,7 +217,7 @@ class Window:
 
     def __init__(self, desktop: Desktop, toolkit: str) -> None:
         needs_toolkit(toolkit)
-        self.desktop = desktop
+        self.desktop, self.toolkit = desktop, toolkit
         self.log = desktop.folder / f"{toolkit}-{time.monotonic_ns()}.jsonl"
         self.process = desktop._start(PYTHON, str(FIELDS), toolkit, str(self.log))
         wait_for(self._is_in_front, f"the window of {toolkit}")
@@ -233,7 +238,26 @@ class Window:
 
     def text(self, field: str = "view") -> str:
         rows = [json.loads(line) for line in self.log.read_text().splitlines()]
-        return ([row["text"] for row in rows if row["field"] == field] or [""])[-1]
+        texts = [row["text"] for row in rows if row["field"] == field and "text" in row]
+        return texts[-1] if texts else ""
+
+    def place(self) -> tuple[int, int]:
+        """Returns where the window's content begins on the screen."""
+        from Xlib import X
+
+        active = self.desktop.display.intern_atom("_NET_ACTIVE_WINDOW")
+        number = self.desktop.root.get_full_property(active, X.AnyPropertyType).value[0]
+        window = self.desktop.display.create_resource_object("window", number)
+        corner = window.translate_coords(self.desktop.root, 0, 0)
+        return -corner.x, -corner.y
+
+    def turn_to(self, field: str) -> None:
+        """Clicks at a field, whose middle the program said."""
+        x, y = self.place()
+        rows = [json.loads(line) for line in self.log.read_text().splitlines()]
+        left, top = [row["at"] for row in rows if row["field"] == field and "at" in row][-1]
+        self.desktop.click(x + left, y + top)
+        time.sleep(0.3)
 
     def clear(self) -> None:
         self.desktop.key("Escape")
@@ -258,3 +282,12 @@ def suggesting(desktop: Desktop, smollm2_bundle: Path) -> Desktop:
     """The desktop with `edgedec type`."""
     desktop.start_type(smollm2_bundle)
     return desktop
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Windows and keys are for those who ask for them: `make test-desktop`."""
+    if "toolkits" not in config.option.markexpr:
+        skipping = pytest.mark.skip(reason="run with -m toolkits, as make test-desktop does")
+        for item in items:
+            if item.get_closest_marker("toolkits"):
+                item.add_marker(skipping)

@@ -16,11 +16,21 @@ def tell(field, text):
     out.write(json.dumps({"field": field, "text": text}) + "\n")
 
 
+def place(field, x, y):
+    """Tells where the middle of a field is, in pixels of the window."""
+    out.write(json.dumps({"field": field, "at": [int(x), int(y)]}) + "\n")
+
+
 def gtk(version):
     import gi
 
     gi.require_version("Gtk", version)
-    from gi.repository import Gtk
+    from gi.repository import GLib, Gtk
+
+    def tell_places(top):
+        for name, field in fields.items():
+            found = field.translate_coordinates(top, 20, 10)
+            place(name, *found[-2:])
 
     fields = {name: Gtk.Entry() for name in ("entry", "password", "number", "address")}
     purpose = Gtk.InputPurpose
@@ -46,6 +56,7 @@ def gtk(version):
             window.set_child(box)
             window.present()
             view.grab_focus()
+            GLib.timeout_add(300, tell_places, window)
 
         loop.connect("activate", activate)
         loop.run([])
@@ -57,6 +68,7 @@ def gtk(version):
     window.connect("destroy", Gtk.main_quit)
     window.show_all()
     view.grab_focus()
+    GLib.timeout_add(300, tell_places, window)
     Gtk.main()
 
 
@@ -72,7 +84,7 @@ def qt(version):
     view = QtWidgets.QPlainTextEdit()
     view.textChanged.connect(lambda: tell("view", view.toPlainText()))
     layout.addWidget(view)
-    hints = QtCore.Qt.InputMethodHint
+    hints, fields = QtCore.Qt.InputMethodHint, {"view": view}
     kinds = {
         "entry": hints.ImhNone,
         "password": hints.ImhHiddenText,
@@ -86,9 +98,17 @@ def qt(version):
             field.setEchoMode(QtWidgets.QLineEdit.EchoMode.Password)
         field.textChanged.connect(lambda text, name=name: tell(name, text))
         layout.addWidget(field)
+        fields[name] = field
     window.resize(600, 360)
     window.show()
     view.setFocus()
+
+    def tell_places():
+        for name, field in fields.items():
+            found = field.mapTo(window, QtCore.QPoint(20, 10))
+            place(name, found.x(), found.y())
+
+    QtCore.QTimer.singleShot(300, tell_places)
     application.exec() if version == 6 else application.exec_()
 
 
