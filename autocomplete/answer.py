@@ -89,8 +89,8 @@ class Answer:
         """Log-probability of the line in the making, as far as it was not typed yet."""
         first, at, total = max(self._n_typed, self._n_before_line), 0, 0.0
         for piece in self._pieces:
-            total += piece.log_prob if at >= first else 0.0
             at += len(piece.text)
+            total += piece.log_prob if at > first else 0.0
         return total
 
     @property
@@ -129,7 +129,8 @@ class Answer:
         piece = next((piece for piece in self._coming if not piece.is_provisional), None)
         signal = self.stream.signal
         log_prob = 0.0 if signal is None else math.log(max(signal.top_prob, 1e-30))
-        is_news = len(self.text) >= len(self._half_word)
+        n_known = len(self._half_word) - len(self.text)  # of the piece, characters typed already
+        is_news = piece is not None and len(piece.text) > n_known
         if piece is None or (is_news and self._line_log_prob + log_prob < self._min_log_prob):
             self.is_ended = True
             return False

@@ -53,11 +53,12 @@ def continuations(completer: Autocompleter, text: str, seen: list[Offer]) -> lis
     """Returns for each place of ``text`` what the model says, growing."""
     found: list[list[Offer]] = []
     for at in range(len(text)):
-        seen.clear()
         if is_worth_asking(text[:at], ""):
-            completer.dismiss()  # or the answer to the place before would be gone on with
+            completer.update(Document("", 0)).result()  # or it goes on with the place before
+            seen.clear()
             completer.update(Document(text[:at], at)).result()
-        found.append(list(seen))
+        found.append(seen.copy())
+        seen.clear()
     return found
 
 

@@ -12,7 +12,7 @@ import typer
 
 from edgedec.apps.console.event_loop import run_until_signal
 from edgedec.apps.console.terminal import note, write_out
-from edgedec.apps.kept.remarks import remember_typing
+from edgedec.apps.kept_texts.remarks import remember_typing
 from edgedec.apps.model_names import named_bundle
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups

@@ -35,7 +35,7 @@ class TypeSettings:
 
     is_on: bool = True
     words: int = N_WORDS
-    min_probability: float = 0.3
+    min_probability: float = 0.7
     has_terminals: bool = False
     off_in: tuple[str, ...] = _PASSWORD_STORES
     rests_on_battery: bool = False

@@ -163,7 +163,7 @@ class DecodeState:
         """
         position = len(self.tokens) + len(path)
         if self.is_watched:
-            self._choosers[position] = (rows.stats, index)
+            self._choosers[position] = self._chooser(rows, index, path)
         if rows.row_stats is not None and not self.needs_logits:
             token = _likeliest(rows.row_stats, index)
         else:
@@ -173,6 +173,13 @@ class DecodeState:
         if self.config.logprobs is not None:
             self._logprobs[position] = token_logprob(rows, index, token, self.config.logprobs)
         return token
+
+    def _chooser(self, rows: Rows, index: int, path: Sequence[int]) -> tuple[RowStats, int]:
+        """Returns statistics of the tokens that may be chosen, and which row they are of."""
+        allowed = self.allowed_after(path)
+        if allowed is None or not len(rows.logits):
+            return rows.stats, index
+        return RowStats.of(rows.logits[index : index + 1][:, allowed]), 0
 
     def _choose(self, values: npt.NDArray[Any], noise: Noise, position: int) -> int:
         if not self.sampling.mirostat:

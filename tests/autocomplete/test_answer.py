@@ -50,6 +50,14 @@ def test_three_of_seven_tenths_are_likely_and_four_are_not() -> None:
     assert one.probability == pytest.approx(0.7**3)
 
 
+def test_a_piece_that_completes_half_a_word_counts() -> None:
+    one = answer(["ab", "cdef"], half_word="a")
+    assert advanced(one) == "abcdef"
+    assert one.probability == pytest.approx(0.7**2)
+    one = answer(["ab", "c", "d", "e"], half_word="a")
+    assert advanced(one) == "abcd"  # 0.7 ** 3, the first piece with them
+
+
 def test_what_was_typed_is_certain() -> None:
     one = answer("abcdef")
     assert one.advance()

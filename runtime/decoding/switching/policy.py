@@ -30,7 +30,7 @@ class Model(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """How sure a model is of its next token: of the raw logits over the whole vocabulary.
+    """How sure a model is of its next token: of the raw logits of all tokens that a mask allows.
 
     entropy: Units: bits. margin: p1 - p2 of the two likeliest tokens. top_prob: p1.
     """

@@ -31,6 +31,16 @@ TOOLKITS = {
 }
 """Toolkit -> what the system's Python must be able to do, and Debian's packages for it."""
 
+BROWSERS = {
+    "chromium": (
+        "chromium", "--no-sandbox", "--no-first-run", "--disable-gpu", "--disable-sync",
+        "--disable-background-networking", "--password-store=basic", "--window-size=700,500",
+        "--user-data-dir={profile}", "--app={page}",
+    ),
+    "firefox": ("firefox-esr", "--new-instance", "--profile", "{profile}", "--kiosk", "{page}"),
+}  # fmt: skip
+"""Browser -> its command, whose program has the name of Debian's package."""
+
 PYTHON = "/usr/bin/python3"
 EDGEDEC = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
 FIELDS = Path(__file__).with_name("fields.py")
@@ -267,6 +277,50 @@ class Window:
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(10)
+
+
+class Page(Window):
+    """The same fields in a browser. The page's title tells what is in them."""
+
+    def __init__(self, desktop: Desktop, browser: str) -> None:
+        command = BROWSERS[browser]
+        if not shutil.which(command[0]):
+            pytest.skip(f"needs packages of the system: {command[0]}")
+        self.desktop, self.toolkit = desktop, browser
+        profile = desktop.folder / f"{browser}-profile"
+        profile.mkdir(exist_ok=True)
+        page = FIELDS.with_suffix(".html").as_uri()
+        told = [part.format(profile=profile, page=page) for part in command]
+        self.process = desktop._start(*told)
+        wait_for(self._told, f"the page in {browser}", 90)
+        wait_for(self._takes_keys, f"the field of {browser}")
+        self.clear()
+
+    def _told(self) -> dict[str, Any]:
+        from Xlib import X
+
+        if not self._is_in_front():
+            return {}
+        active = self.desktop.display.intern_atom("_NET_ACTIVE_WINDOW")
+        number = self.desktop.root.get_full_property(active, X.AnyPropertyType).value[0]
+        window = self.desktop.display.create_resource_object("window", number)
+        atom = self.desktop.display.intern_atom("_NET_WM_NAME")
+        title = window.get_full_property(atom, X.AnyPropertyType)
+        text = title.value.decode() if title else ""
+        if not text.startswith("{") or " END" not in text:
+            return {}
+        found: dict[str, Any] = json.loads(text[: text.rindex(" END")])
+        return found
+
+    def text(self, field: str = "view") -> str:
+        told = self._told()
+        return str(told[field]["text"]) if told else ""
+
+    def turn_to(self, field: str) -> None:
+        x, y = self.place()
+        left, top = self._told()[field]["at"]
+        self.desktop.click(x + int(left), y + int(top))
+        time.sleep(0.3)
 
 
 @pytest.fixture(scope="module")

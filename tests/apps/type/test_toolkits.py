@@ -5,13 +5,14 @@ Each test says what must be in a field. What the model suggests is read from the
 
 from __future__ import annotations
 
+import random
 import signal
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from .conftest import TOOLKITS, Desktop, Window, wait_for
+from .conftest import BROWSERS, TOOLKITS, Desktop, Page, Window, wait_for
 
 pytestmark = pytest.mark.toolkits
 
@@ -19,9 +20,10 @@ TEXT = "The capital of France is Par"
 NO_LETTER = "#"  # agrees with no suggestion
 
 
-@pytest.fixture(scope="module", params=[name for name in TOOLKITS if name != "vte"])
+@pytest.fixture(scope="module", params=[*(name for name in TOOLKITS if name != "vte"), *BROWSERS])
 def window(request: pytest.FixtureRequest, suggesting: Desktop) -> Iterator[Window]:
-    found = Window(suggesting, request.param)
+    make = Page if request.param in BROWSERS else Window
+    found = make(suggesting, request.param)
     yield found
     found.close()
 
@@ -155,3 +157,68 @@ def test_nobody_takes_its_end_for_an_acceptance(typed: Window) -> None:
     becomes(typed, TEXT + " ok")
     is_hidden(typed)
     desktop.start_type_again()
+
+
+def test_terminals_are_left_alone(suggesting: Desktop) -> None:
+    terminal = Window(suggesting, "vte")
+    try:
+        time.sleep(1)
+        suggesting.type("echo " + TEXT, 0.05)
+        wait_for(lambda: TEXT in terminal.text(), "the line")
+        time.sleep(1)
+        assert suggesting.ghost() == ""
+    finally:
+        terminal.close()
+
+
+LAYOUTS = [
+    ("de", "yuml qz;", "zuml qyö"),
+    ("ru", "ghbdtn vbh", "привет мир"),
+    ("us -variant intl", "caf'e \"uber a~n", "café über añ"),
+    ("us -option compose:menu", "caf MENU'e", "caf é"),
+    ("us", "plain", "plain"),
+]
+"""setxkbmap's options, keys by their places on a US keyboard, and what they write."""
+
+
+@pytest.mark.parametrize(("layout", "keys", "text"), LAYOUTS)
+def test_layouts(window: Window, layout: str, keys: str, text: str) -> None:
+    window.clear()
+    window.desktop.output("setxkbmap", "-option", "", *layout.split())
+    time.sleep(0.5)
+    try:
+        for key in keys.replace("MENU", "\0"):
+            window.desktop.key("menu" if key == "\0" else key, 0.06)
+        becomes(window, text)
+    finally:
+        window.desktop.output("setxkbmap", "-option", "", "us")
+        time.sleep(0.5)
+
+
+def random_keys(seed: int, n: int) -> list[str]:
+    """Returns keys that take no suggestion: words, movements, corrections, selections."""
+    rng, found = random.Random(seed), list[str]()
+    words = ("the ", "capital of ", "France is ", "I am very ", "Thank you for ", "people ")
+    other = ("BackSpace", "Left", "Right", "Home", "End", "\n", "Delete", "Escape", "ctrl+a", "X")
+    while len(found) < n:
+        found += rng.choice(words) if rng.random() < 0.6 else [rng.choice(other)]
+    return found[:n]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_text_is_the_same_without_us(window: Window, seed: int) -> None:
+    desktop, texts = window.desktop, []
+    for is_suggesting in (True, False):
+        window.clear()
+        if not is_suggesting:
+            desktop.end_type()
+            time.sleep(0.5)
+        try:
+            for key in random_keys(seed, 150):
+                desktop.key(key, 0.04)
+            time.sleep(0.5)
+            texts.append(window.text())
+        finally:
+            if not is_suggesting:
+                desktop.start_type_again()
+    assert texts[0] == texts[1]

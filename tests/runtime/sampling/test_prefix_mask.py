@@ -10,8 +10,11 @@ import pytest
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.strategy import DecodeState
+from edgedec.runtime.decoding.switching.policy import Signal
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.prefix_mask import PrefixMask, Spellings
+from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 from ..conftest import ToySession
@@ -72,6 +75,24 @@ def test_logits_are_moved_for_the_prefix_alone(tokenizer: Tokenizer) -> None:
         assert state.needs_logits
         state.append(token)
     assert not state.needs_logits
+
+
+def test_the_signal_is_of_the_tokens_that_agree(tokenizer: Tokenizer) -> None:
+    """Against the definition: the chosen token's share among those that may be chosen."""
+    spellings = Spellings(tokenizer, tokenizer.vocab_size)
+    sequence = ToySession(tokenizer.vocab_size, 64)
+    mask = PrefixMask(spellings, "fo")
+    state = DecodeState.start(sequence, [1], GenerationConfig(prefix="fo"), frozenset(), mask)
+    state.is_watched = True
+    logits = np.random.default_rng(0).normal(0, 3, (1, tokenizer.vocab_size)).astype(np.float32)
+    token = state.pick_from(Rows(logits), 0, Noise(0))
+    state.append(token)
+    agreeing = spellings.agreeing(b"fo")
+    weights = np.where(agreeing, np.exp(logits[0].astype(np.float64)), 0.0)
+    assert 1 < agreeing.sum() < len(agreeing)
+    assert state.chosen_by is not None
+    signal = Signal.of(*state.chosen_by)
+    assert signal.top_prob == pytest.approx(weights[token] / weights.sum(), rel=1e-6)
 
 
 def test_spellings_are_in_no_list(tokenizer: Tokenizer) -> None:
