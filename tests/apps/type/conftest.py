@@ -128,7 +128,7 @@ class Desktop:
         wait_for(lambda: b"unix:" in self.output("ibus", "address"), "IBus")
 
     def output(self, *command: str) -> bytes:
-        done = subprocess.run(command, env=self.environment, capture_output=True, timeout=60)
+        done = subprocess.run(command, env=self.environment, capture_output=True, timeout=600)
         return done.stdout + done.stderr
 
     def start_type(self, bundle: Path, *options: str) -> None:

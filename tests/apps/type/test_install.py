@@ -20,7 +20,7 @@ def run(home: Path, *command: str) -> str:
         "HOME": str(home),
         "GSETTINGS_BACKEND": "keyfile",
     }
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
