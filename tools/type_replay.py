@@ -23,7 +23,7 @@ from edgedec.apps.type.settings import TypeSettings
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer
 from edgedec.runtime.opening.options import EngineOptions
 
-_LEAST = 0.1
+_MIN_PROBABILITY = 0.1
 _THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 _WORDS = (1, 2, 3)
 _MIN_PARAGRAPH = 60
@@ -51,15 +51,15 @@ class Counts:
 
 def continuations(completer: Autocompleter, text: str, seen: list[Offer]) -> list[list[Offer]]:
     """Returns for each place of ``text`` what the model says, growing."""
-    found: list[list[Offer]] = []
+    offers: list[list[Offer]] = []
     for at in range(len(text)):
         if is_worth_asking(text[:at], ""):
             completer.update(Document("", 0)).result()  # or it goes on with the place before
             seen.clear()
             completer.update(Document(text[:at], at)).result()
-        found.append(seen.copy())
+        offers.append(seen.copy())
         seen.clear()
-    return found
+    return offers
 
 
 def type_text(text: str, said: list[list[Offer]], least: float, n_words: int) -> Counts:
@@ -90,11 +90,11 @@ def type_text(text: str, said: list[list[Offer]], least: float, n_words: int) ->
 
 def paragraphs(path: Path, n_keys: int) -> list[str]:
     """Returns paragraphs of a file until they have ``n_keys`` characters together."""
-    found: list[str] = []
+    texts: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        if len(line) >= _MIN_PARAGRAPH and sum(map(len, found)) < n_keys:
-            found.append(line.strip()[:n_keys])
-    return found
+        if len(line) >= _MIN_PARAGRAPH and sum(map(len, texts)) < n_keys:
+            texts.append(line.strip()[:n_keys])
+    return texts
 
 
 def main() -> None:
@@ -104,31 +104,31 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--keys", type=int, default=1500)
     parser.add_argument("--said", type=Path, help="write what the model said")
-    given = parser.parse_args()
+    options = parser.parse_args()
     seen: list[Offer] = []
-    typing = typing_settings(TypeSettings(min_probability=_LEAST))
+    typing = typing_settings(TypeSettings(min_probability=_MIN_PROBABILITY))
     all_said = {}
     with (
-        edgedec.load(given.bundle, EngineOptions(context=N_CONTEXT)) as engine,
+        edgedec.load(options.bundle, EngineOptions(context=N_CONTEXT)) as engine,
         Autocompleter(
             engine,
             AutocompleteConfig(**typing),
             lambda offer: seen.append(offer) if offer else None,
         ) as completer,
     ):
-        for file in given.files:
-            texts = paragraphs(file, given.keys)
+        for file in options.files:
+            texts = paragraphs(file, options.keys)
             said = [continuations(completer, text, seen) for text in texts]
             all_said[file.name] = [
                 (text, [[(o.text, o.probability, o.is_complete) for o in at] for at in places])
                 for text, places in zip(texts, said, strict=True)
             ]
-            if given.said:
-                given.said.write_text(json.dumps(all_said))
+            if options.said:
+                options.said.write_text(json.dumps(all_said))
             for n_words in _WORDS:
                 for least in _THRESHOLDS:
                     counts = [
-                        type_text(*one, least, n_words) for one in zip(texts, said, strict=True)
+                        type_text(*text, least, n_words) for text in zip(texts, said, strict=True)
                     ]
                     total = Counts(*(sum(getattr(c, n) for c in counts) for n in vars(Counts())))
                     print(

@@ -152,7 +152,7 @@ def _change_sources(is_added: bool) -> list[tuple[str, str]]:
             continue
         if is_added == (item in now) or (is_added and not now):
             continue  # an empty list stands for what the desktop finds out: ours would be alone
-        new = [*now, item] if is_added else [one for one in now if one != item]
+        new = [*now, item] if is_added else [source for source in now if source != item]
         if _run("gsettings", "set", schema, key, str(new) if new else "[]") is not None:
             changed.append((schema, key))
     return changed

@@ -96,23 +96,23 @@ class ModelProcess:
             process.stdin.close()  # which ends it
             await process.wait()
 
-    def _hear(self, told: dict[str, Any]) -> None:
-        match told.pop("tell"):
+    def _hear(self, event: dict[str, Any]) -> None:
+        match event.pop("tell"):
             case "serving":
-                old, self._number, self._version = self._number, told["number"], 0
+                old, self._number, self._version = self._number, event["number"], 0
                 if old:
                     self._ask("release", number=old)
                 else:
-                    self._on_remark(f"suggestions come from {told['bundle']}")
-            case "offer" if self._is_latest(told, told["offer"]["version"]):
-                self._on_offer(told["offer"]["text"], told["offer"]["is_complete"])
-            case "alternatives" if self._is_latest(told, told["asked"]):
-                self._on_others([offer["text"] for offer in told["offers"]])
+                    self._on_remark(f"suggestions come from {event['bundle']}")
+            case "offer" if self._is_latest(event, event["offer"]["version"]):
+                self._on_offer(event["offer"]["text"], event["offer"]["is_complete"])
+            case "alternatives" if self._is_latest(event, event["asked"]):
+                self._on_others([offer["text"] for offer in event["offers"]])
             case "failed" | "ended":
-                self._on_remark(told["reason"])
+                self._on_remark(event["reason"])
 
-    def _is_latest(self, told: dict[str, Any], version: int) -> bool:
-        return (told["number"], version) == (self._number, self._version)
+    def _is_latest(self, event: dict[str, Any], version: int) -> bool:
+        return (event["number"], version) == (self._number, self._version)
 
     def _ask(self, what: str, **arguments: object) -> None:
         if self._input is not None:

@@ -55,8 +55,8 @@ def fitted(before: str, after: str, text: str, is_complete: bool, n_words: int =
 
 def first_word(text: str) -> str:
     """Returns the first word of a suggestion, with the space before it."""
-    found = _WORD.match(text)
-    return found.group() if found else text
+    match = _WORD.match(text)
+    return match.group() if match else text
 
 
 def _prose_words(words: list[str]) -> list[str]:

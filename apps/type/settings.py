@@ -41,13 +41,13 @@ class TypeSettings:
     rests_on_battery: bool = False
 
     @classmethod
-    def parse(cls, given: object, origin: str) -> TypeSettings:
+    def parse(cls, table: object, origin: str) -> TypeSettings:
         """Returns the settings in a table; what it lacks is as usual.
 
         Raises:
             ConfigError: A name is unknown, or a value makes no sense.
         """
-        read, usual = Fields(given, origin, ConfigError), cls()
+        read, usual = Fields(table, origin, ConfigError), cls()
         read.only(set(asdict(usual)))
         least = read.number("min_probability", usual.min_probability)
         if not 0 <= least <= 1:
@@ -84,12 +84,12 @@ class SettingsFile:
             ConfigError: The file makes no sense.
         """
         try:
-            given = json.loads(self.path.read_bytes())
+            table = json.loads(self.path.read_bytes())
         except FileNotFoundError:
             return TypeSettings()
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"cannot read {self.path}: {error}; mend or remove it") from None
-        return TypeSettings.parse(given, str(self.path))
+        return TypeSettings.parse(table, str(self.path))
 
     def write(self, settings: TypeSettings) -> None:
         """Replaces the file, whole or not at all.

@@ -69,8 +69,8 @@ def _table() -> tuple[ctypes.CDLL, int | None]:
         function.restype, function.argtypes = result, arguments
     context = library.xkb_context_new(0)
     names = (os.environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
-    own = next((name for name in names if name), "C")
-    for locale in (own, "en_US.UTF-8"):
+    locale_name = next((name for name in names if name), "C")
+    for locale in (locale_name, "en_US.UTF-8"):
         if table := library.xkb_compose_table_new_from_locale(context, locale.encode(), 0):
             return library, table
     return library, None

@@ -36,12 +36,12 @@ def find_address() -> str:
         ConfigError: There is no IBus, or it does not run.
     """
     try:
-        found = subprocess.run(["ibus", "address"], capture_output=True, text=True, timeout=10)
+        done = subprocess.run(["ibus", "address"], capture_output=True, text=True, timeout=10)
     except FileNotFoundError:
         raise ConfigError("there is no program ibus: install the package ibus") from None
     except subprocess.TimeoutExpired:
         raise ConfigError(_NO_IBUS) from None
-    address = found.stdout.strip()
+    address = done.stdout.strip()
     if not address or address == "(null)":
         raise ConfigError(_NO_IBUS)
     return address

@@ -14,10 +14,10 @@ _PRIVATE = ("(incognito)", "inprivate", "private browsing")
 def front_window(display: Display) -> Window | None:
     """Returns the window that the window manager has in front; None if nobody knows."""
     active = display.intern_atom("_NET_ACTIVE_WINDOW")
-    found = display.screen().root.get_full_property(active, X.AnyPropertyType)
-    if found is None or not found.value or not found.value[0]:
+    property = display.screen().root.get_full_property(active, X.AnyPropertyType)
+    if property is None or not property.value or not property.value[0]:
         return None
-    return display.create_resource_object("window", found.value[0])
+    return display.create_resource_object("window", property.value[0])
 
 
 class FrontProgram:

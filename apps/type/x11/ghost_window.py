@@ -51,20 +51,20 @@ class GhostWindow:
         self._window = self._make_window()
         self._is_shown = self._is_below = False
         self._colours: tuple[Colour, Colour] = ((255, 255, 255), (140, 140, 140))
-        self._wanted: queue.SimpleQueue[tuple[str, Rectangle | None]] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[str, Rectangle | None]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="ghost", daemon=True).start()
 
     def show(self, text: str, place: TextPlace) -> None:
-        self._wanted.put((text, place.caret))
+        self._orders.put((text, place.caret))
 
     def hide(self) -> None:
-        self._wanted.put(("", None))
+        self._orders.put(("", None))
 
     def _work(self) -> None:
         while True:
-            text, caret = self._wanted.get()
-            while not self._wanted.empty():  # only the latest matters
-                text, caret = self._wanted.get()
+            text, caret = self._orders.get()
+            while not self._orders.empty():  # only the latest matters
+                text, caret = self._orders.get()
             try:
                 caret = caret or self._corner()
                 if text and caret is not None:
@@ -155,7 +155,7 @@ def _muted(background: Colour) -> Colour:
     """Returns a grey that can be read on a background and is weaker than text."""
     is_light = sum(background) > 3 * 127
     other = 0 if is_light else 255
-    red, green, blue = (round(0.55 * one + 0.45 * other) for one in background)
+    red, green, blue = (round(0.55 * part + 0.45 * other) for part in background)
     return red, green, blue
 
 
