@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass
+class EditCounts:
+    """What predictions cost.
+
+    n_prompt_tokens: of each prompt. n_read_tokens: of these, computed and not known from before.
+    n_new_tokens, n_passes: of each answer, as far as it was needed.
+    """
+
+    n_prompt_tokens: list[int] = field(default_factory=list)
+    n_read_tokens: list[int] = field(default_factory=list)
+    n_new_tokens: list[int] = field(default_factory=list)
+    n_passes: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,11 @@ class EditFormat(Protocol):
 
 
 _TASK = (
-    "You complete a developer's edit. You are shown the edit that the developer has just made, "
-    "and the code as it is now. Make the other changes that this edit requires, so that the code "
-    "is consistent again: renamed names, changed types, new parameters, new fields. Change nothing "
-    "else. Write the whole code. If nothing has to change, write the code as it is."
+    "You complete a developer's edit. You are shown code, and the edit that the developer has just "
+    "made to it. Write the whole code with this edit, and make the other changes that it "
+    "requires, so that the code is consistent again: renamed names, changed types, new "
+    "parameters, new fields. Change nothing else. If nothing else has to change, write the code "
+    "with this edit alone."
 )
 _LANGUAGES = {
     "py": "python",
@@ -63,7 +64,10 @@ _LANGUAGES = {
 
 
 class InstructionFormat:
-    """Asks a chat model in plain words. What changes least from key to key comes first."""
+    """Asks a chat model in plain words. What changes from key to key, the latest edit, is last.
+
+    So a key has the model read that edit alone: the code before it stays the same.
+    """
 
     def __init__(self, engine: Engine) -> None:
         if not engine.has_chat_template:
@@ -79,11 +83,14 @@ class InstructionFormat:
         suffix = PurePosixPath(window.name).suffix[1:]
         fence = "```" + _LANGUAGES.get(suffix, suffix)
         parts: list[str] = []
-        changed = "".join(_patch(change) for change in context.changes)
-        parts += [f"The edits, the latest last:\n\n```diff\n{changed}```\n"] if changed else []
         if window.above:
             parts.append(f"{name} begins:\n\n{fence}\n{window.above}```\n")
-        parts.append(f"The code of {name} now:\n\n{fence}\n{window.text}```\n")
+        earlier = "".join(_patch(change) for change in context.changes[:-1])
+        parts += [f"Earlier edits:\n\n```diff\n{earlier}```\n"] if earlier else []
+        was = _before_latest(window, context.changes)
+        parts.append(f"The code of {name}:\n\n{fence}\n{was}\n```\n")
+        latest = "".join(_patch(change) for change in context.changes[-1:])
+        parts.append(f"The edit:\n\n```diff\n{latest}```\n")
         messages = [
             {"role": "system", "content": _TASK},
             {"role": "user", "content": "\n".join(parts)},

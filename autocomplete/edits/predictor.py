@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from edgedec.autocomplete.document import Document
-from edgedec.autocomplete.edits.changes import EditHistory
-from edgedec.autocomplete.edits.edit import Edit
+from edgedec.autocomplete.edits.changes import Change, EditHistory
+from edgedec.autocomplete.edits.edit import Edit, EditCounts
 from edgedec.autocomplete.edits.formats import FORMATS, EditContext, EditPrompt
 from edgedec.autocomplete.edits.hunks import Hunk, first_hunk
 from edgedec.autocomplete.edits.lines import line_end_of, lines_with_ends, without_end
@@ -25,10 +25,12 @@ from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.checks import check_count, check_number, check_type
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.stream import Stream
 
 _PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses what is in it
 _GROWTH = 64  # tokens by which an answer may be longer than the window
 _N_AROUND = 30  # lines on either side of a window that formats may show
+_MAX_TOKENS = 4096  # of a prompt and its answer, as Zed's editor has it
 _N_PLACES = 2  # windows that are asked about after one key
 
 
@@ -90,6 +92,7 @@ class EditPredictor:
         self._format = FORMATS[self._config.format](engine)
         self._history = EditHistory() if history is None else history
         self._quiet = Quiet()
+        self.counts = EditCounts()
         self._changed = threading.Condition()
         self._next: tuple[Document, tuple[int, ...]] | None = None
         self._future: Future[Edit | None] = Future()
@@ -203,8 +206,8 @@ class EditPredictor:
             return None
         for line in self._places(document, marked):
             window = window_at(document, line, self._config.n_lines, _N_AROUND)
-            prompt = self._format.prompt(EditContext(window, changes))
-            edit = self._rewrite(document, window, prompt, version)
+            prompt = self._prompt(window, changes)
+            edit = None if prompt is None else self._rewrite(document, window, prompt, version)
             if self._is_stale(version):
                 return None
             if edit is not None:
@@ -222,16 +225,31 @@ class EditPredictor:
         ]
         yield from far[: _N_PLACES - 1]
 
+    def _prompt(self, window: EditWindow, changes: Sequence[Change]) -> EditPrompt | None:
+        """Returns the prompt with as many of the latest changes as there is room for."""
+        room = min(self._engine.context, _MAX_TOKENS) - self._n_new_tokens(window) - 1
+        for first in range(len(changes)):
+            prompt = self._format.prompt(EditContext(window, changes[first:]))
+            if len(prompt.tokens) <= room:
+                return prompt
+        return None
+
+    def _n_new_tokens(self, window: EditWindow) -> int:
+        """Returns the most tokens of an answer."""
+        return len(self._engine.tokenizer.encode(window.text)) + _GROWTH
+
+    def _count(self, stream: Stream, n_prompt: int) -> None:
+        self.counts.n_prompt_tokens.append(n_prompt)
+        self.counts.n_read_tokens.append(n_prompt - stream.n_reused_tokens)
+        self.counts.n_new_tokens.append(stream.result.n_new_tokens)
+        self.counts.n_passes.append(stream.result.stats.n_passes)
+
     def _rewrite(
         self, document: Document, window: EditWindow, prompt: EditPrompt, version: int
     ) -> Edit | None:
         """Returns the first change that the model makes to a window; None if it makes none."""
-        room = self._engine.context - len(prompt.tokens)
-        if room < 2:
-            return None
-        n_tokens = len(self._engine.tokenizer.encode(window.text)) + _GROWTH
         request = GenerationConfig(
-            max_new_tokens=min(n_tokens, room - 1),
+            max_new_tokens=self._n_new_tokens(window),
             method=self._config.method,
             prediction=prompt.prediction,
             stop=prompt.stop,
@@ -258,6 +276,7 @@ class EditPredictor:
                         return self._offer(document, window, hunk, lines, version)
         finally:
             stream.stop()
+            self._count(stream, len(prompt.tokens))
         if stream.result.finish_reason != "stop":
             return None  # cut off: what is missing is not left out
         if text:

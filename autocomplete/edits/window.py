@@ -37,9 +37,14 @@ class EditWindow:
 
 
 def window_at(document: Document, line: int, n_lines: int, n_around: int) -> EditWindow:
-    """Returns ``n_lines`` lines around ``line``, and ``n_around`` on either side of them."""
+    """Returns ``n_lines`` lines around ``line``, and ``n_around`` on either side of them.
+
+    It begins at every few lines only, so that most keys leave it where it is.
+    """
     lines = lines_with_ends(document.text) or [""]
-    first = max(0, min(line - n_lines // 2, len(lines) - n_lines))
+    step = max(1, n_lines // 3)
+    last = -(-max(0, len(lines) - n_lines) // step) * step
+    first = max(0, min((line - n_lines // 3) // step * step, last))
     chosen = lines[first : first + n_lines]
     start = sum(map(len, lines[:first]))
     cursor = document.cursor - start

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
+import edgedec
 from edgedec.autocomplete import Document
 from edgedec.autocomplete.edits import Edit, EditConfig, EditPredictor
 from edgedec.autocomplete.edits.changes import Change
@@ -214,3 +216,50 @@ def test_a_pause_ends_it(make: Make) -> None:
         predictor.pause()
         assert first.done()
         assert predictor.update(Document(NOW, CURSOR, "a.py")).result(timeout=60) is not None
+
+
+def test_a_window_stays_where_it_is_from_line_to_line() -> None:
+    text = "".join(f"line {i}\n" for i in range(100))
+    firsts = [
+        window_at(Document(text, text.index(f"line {i}\n")), i, 21, 30).first for i in range(100)
+    ]
+    assert len(set(firsts)) < 16
+    assert all(first <= i < first + 21 for i, first in enumerate(firsts))
+    assert window_at(Document(text[:140], 130), 14, 21, 30).first == 0
+
+
+@pytest.mark.slow
+def test_a_key_reads_the_latest_edit_alone(smollm2_bundle: Path) -> None:
+    """After a key, at most 15 % of the prompt's tokens are computed."""
+    lines = [f"    value_{i} = compute(width, {i}) + offset  # step {i}\n" for i in range(60)]
+    before = "def area(width):\n" + "".join(lines)
+    at = before.index("compute(width, 30)") + len("compute(")
+    with (
+        edgedec.load(smollm2_bundle) as engine,
+        EditPredictor(engine, EditConfig(min_probability=1)) as predictor,
+    ):
+        predictor.see(Document(before, 0, "a.py"))
+        for n in range(1, 4):
+            text = before[:at] + "size"[:n] + before[at + len("width") :]
+            predictor.update(Document(text, at + n, "a.py")).result(timeout=60)
+        shares = [
+            read / whole
+            for read, whole in zip(
+                predictor.counts.n_read_tokens, predictor.counts.n_prompt_tokens, strict=True
+            )
+        ]
+    assert len(shares) == 3
+    assert max(shares[1:]) < 0.15
+
+
+def test_old_changes_are_left_out_where_there_is_no_room(make: Make) -> None:
+    engine = make(AFTER)
+    with EditPredictor(engine, SWEEP) as predictor:
+        for i in range(8):
+            predictor.see(Document("x\n", 0, f"{i}.py"))
+            predictor.see(Document("word " * 400 + "\n", 0, f"{i}.py"))
+        predictor.see(Document(BEFORE, 0, "a.py"))
+        edit = predictor.update(Document(NOW, CURSOR, "a.py")).result(timeout=60)
+        assert predictor.counts.n_prompt_tokens[-1] < engine.context
+    assert edit is not None
+    assert edit.applied(NOW) == AFTER
