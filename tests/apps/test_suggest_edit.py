@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 Cli = Callable[..., Any]
-BEFORE = "The cat is black.\nThe cat is old.\nThe cat is fat.\nThe cat is here.\n"
-NOW = BEFORE.replace("cat", "dog", 2)
+BEFORE = "def hello(name):\n    print('Hello', name)\n\n\nhello('Ann')\nhello('Bob')\n"
+NOW = BEFORE.replace("hello", "greet", 1)
 
 pytestmark = pytest.mark.e2e
 
 
-def diff_of(before: str, now: str, name: str = "b.txt") -> str:
+def diff_of(before: str, now: str, name: str = "a.py") -> str:
     lines = (text.splitlines(keepends=True) for text in (before, now))
     return "".join(difflib.unified_diff(*lines, f"a/{name}", f"b/{name}", n=1))
 
@@ -26,13 +26,13 @@ def diff_of(before: str, now: str, name: str = "b.txt") -> str:
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "b.txt").write_text(NOW)
+    (tmp_path / "a.py").write_text(NOW)
     (tmp_path / "recent.diff").write_text(diff_of(BEFORE, NOW))
     return tmp_path
 
 
 def test_the_edit_is_a_diff_that_applies(cli: Cli, smollm2_bundle: Path, files: Path) -> None:
-    asked = ["suggest", smollm2_bundle, "--edit", "b.txt", "--diff", "recent.diff"]
+    asked = ["suggest", smollm2_bundle, "--edit", "a.py", "--diff", "recent.diff"]
     asked += ["--min-edit-probability", 0]
     edit = cli(*asked, "--json").json["edit"]
     expected = NOW[: edit["start"]] + edit["text"] + NOW[edit["end"] :]
@@ -41,11 +41,11 @@ def test_the_edit_is_a_diff_that_applies(cli: Cli, smollm2_bundle: Path, files: 
     if (git := shutil.which("git")) is None:
         pytest.skip("there is no git")
     subprocess.run([git, "apply"], input=done.out.encode(), cwd=files, check=True)
-    assert (files / "b.txt").read_text() == expected != NOW
+    assert (files / "a.py").read_text() == expected != NOW
 
 
 def test_no_edit_is_said(cli: Cli, smollm2_bundle: Path, files: Path) -> None:
-    asked = ["suggest", smollm2_bundle, "--edit", "b.txt", "--diff", "recent.diff"]
+    asked = ["suggest", smollm2_bundle, "--edit", "a.py", "--diff", "recent.diff"]
     done = cli(*asked, "--min-edit-probability", 1)
     assert (done.exit_code, done.out) == (0, "")
     assert "no edit follows" in done.err
@@ -54,14 +54,14 @@ def test_no_edit_is_said(cli: Cli, smollm2_bundle: Path, files: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--edit", "b.txt"], "--edit needs --diff RECENT"),
+        (["--edit", "a.py"], "--edit needs --diff RECENT"),
         (["--diff", "recent.diff"], "--diff needs --edit FILE"),
-        (["Hello", "--edit", "b.txt", "--diff", "recent.diff"], "got a text and --edit"),
+        (["Hello", "--edit", "a.py", "--diff", "recent.diff"], "got a text and --edit"),
         (["--edit", "none.txt", "--diff", "recent.diff"], "cannot read none.txt"),
-        (["--edit", "b.txt", "--diff", "b.txt"], "without hunks"),
+        (["--edit", "a.py", "--diff", "a.py"], "without hunks"),
         (["--edit", "old.txt", "--diff", "old.diff"], "line 1 of old.txt is not as old.diff"),
-        (["--edit", "b.txt", "--diff", "recent.diff", "--line", "9"], "--line is 9, expected"),
-        (["--edit", "b.txt", "--diff", "empty"], "empty shows no change"),
+        (["--edit", "a.py", "--diff", "recent.diff", "--line", "9"], "--line is 9, expected"),
+        (["--edit", "a.py", "--diff", "empty"], "empty shows no change"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

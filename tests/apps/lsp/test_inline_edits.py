@@ -16,10 +16,9 @@ from .conftest import Editor, Message, span
 
 pytestmark = pytest.mark.slow
 
-BEFORE = "The cat is black.\nThe cat is old.\nThe cat is fat.\nThe cat is here.\n"
-FIRST = BEFORE.replace("cat", "dog", 1)
-NOW = BEFORE.replace("cat", "dog", 2)
-CURSOR = NOW.index("dog is old") + 3
+BEFORE = "def hello(name):\n    print('Hello', name)\n\n\nhello('Ann')\nhello('Bob')\n"
+NOW = BEFORE.replace("hello", "greet", 1)
+CURSOR = 0
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +37,8 @@ def expected(smollm2_bundle: Path) -> str:
         edgedec.load(smollm2_bundle) as engine,
         EditPredictor(engine, EditConfig(min_probability=0)) as predictor,
     ):
-        predictor.see(Document(BEFORE, 0, "b.txt"))
-        edit = predictor.update(Document(NOW, CURSOR, "b.txt")).result()
+        predictor.see(Document(BEFORE, 0, "a.py"))
+        edit = predictor.update(Document(NOW, CURSOR, "a.py")).result()
     assert edit is not None
     return edit.applied(NOW)
 
@@ -47,16 +46,16 @@ def expected(smollm2_bundle: Path) -> str:
 def ask(editor: Editor, uri: str, version: int | None = 3, **more: Any) -> int:
     params = {
         "textDocument": {"uri": uri, "version": version},
-        "position": {"line": 1, "character": 7},
+        "position": {"line": 0, "character": 0},
         **more,
     }
     return editor.ask("textDocument/copilotInlineEdit", params)
 
 
 def rename(editor: Editor, uri: str) -> None:
-    for line in (0, 1):
-        document = {"uri": uri, "version": 2 + line}
-        changes = [{"range": span(line, 4, 7), "text": "dog"}]
+    for version, start, end, text in ((2, 4, 9, ""), (3, 4, 4, "greet")):
+        document = {"uri": uri, "version": version}
+        changes = [{"range": span(0, start, end), "text": text}]
         editor.notify(
             "textDocument/didChange", {"textDocument": document, "contentChanges": changes}
         )
@@ -73,7 +72,7 @@ def applied(text: str, edit: Message) -> str:
 
 
 def test_the_edit_of_the_predictor_is_offered(editor: Editor, expected: str) -> None:
-    uri = editor.open(BEFORE, "file:///b.txt")
+    uri = editor.open(BEFORE, "file:///a.py")
     rename(editor, uri)
     (edit,) = editor.reply(ask(editor, uri, context={"triggerKind": 2}))["result"]["edits"]
     assert applied(NOW, edit) == expected
@@ -97,13 +96,13 @@ def test_the_edit_of_the_predictor_is_offered(editor: Editor, expected: str) -> 
 def test_what_makes_no_sense_by_now_is_answered_empty(
     editor: Editor, more: Message, expected: str
 ) -> None:
-    uri = editor.open(BEFORE, "file:///b.txt")
+    uri = editor.open(BEFORE, "file:///a.py")
     rename(editor, uri)
     assert editor.reply(ask(editor, **{"uri": uri, **more}))["result"] == {"edits": []}
 
 
 def test_a_key_ends_a_prediction(editor: Editor) -> None:
-    uri = editor.open(BEFORE, "file:///key/b.txt")
+    uri = editor.open(BEFORE, "file:///key/a.py")
     rename(editor, uri)
     number = ask(editor, uri)
     editor.change(uri, {"range": span(3, 0, 0), "text": "x"})
@@ -111,7 +110,7 @@ def test_a_key_ends_a_prediction(editor: Editor) -> None:
 
 
 def test_a_request_is_cancelled(editor: Editor) -> None:
-    uri = editor.open(BEFORE, "file:///cancelled/b.txt")
+    uri = editor.open(BEFORE, "file:///cancelled/a.py")
     rename(editor, uri)
     number = ask(editor, uri)
     editor.notify("$/cancelRequest", {"id": number})
@@ -128,7 +127,7 @@ def test_edits_can_be_turned_off(smollm2_bundle: Path) -> None:
     editor = Editor(str(smollm2_bundle))
     editor.begin(options={"min_edit_probability": 0, "edits": False})
     editor.wait_until_loaded()
-    uri = editor.open(BEFORE, "file:///b.txt")
+    uri = editor.open(BEFORE, "file:///a.py")
     rename(editor, uri)
     assert editor.reply(ask(editor, uri))["result"] == {"edits": []}
     assert editor.end() == 0
