@@ -280,7 +280,7 @@ def _compared(folder: Path, oracles: list[Any], seed: int, drawn: dict[str, Any]
     for name, mine in made.items():
         if mine != expected[name]:
             return Outcome(seed, f"differs: {name}", [drawn, mine, expected[name]])
-    newer = next((one[str(seed)] for one in oracles if one["version"].startswith("5.")), None)
+    newer = next((o[str(seed)] for o in oracles if o["version"].startswith("5.")), None)
     if at == "5." or not isinstance(newer, dict):
         return Outcome(seed, "warned without a reason" if is_warned and at == "5." else "equal")
     others = [name for name, mine in made.items() if mine != newer[name]]
