@@ -47,11 +47,13 @@ class AutocompleteEdit(QPlainTextEdit):
     name: tells the suggester its documents apart. trigger: what makes it ask, besides Ctrl+Space:
     typing; also moving the cursor; nothing. delay_ms: how long the hand rests before it asks.
     colour: of a piece on offer, by its origin: "target", or the drafter that it is from.
-    taken: with each text that was taken. dismissed: an offer was refused.
+    is_offering: there are suggestions at all. taken: with each text that was taken. dismissed: an
+    offer was refused. alone: an alternative was asked for, and there is none.
     """
 
     taken = Signal(str)
     dismissed = Signal()
+    alone = Signal()
 
     def __init__(self, suggester: Suggester, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -59,6 +61,7 @@ class AutocompleteEdit(QPlainTextEdit):
         self.name = f"document {next(_NAMES)}"
         self.trigger = Trigger.TYPING
         self.delay_ms = 0
+        self.is_offering = True
         self.colour: Callable[[str], QColor] = lambda origin: (
             self.palette().placeholderText().color()
         )
@@ -209,7 +212,11 @@ class AutocompleteEdit(QPlainTextEdit):
         self._seen = self._state
         reach, cursor = self._suggester.reach, self.textCursor()
         self._missed = None if reach else self._state
-        is_place = self.hasFocus() and not (cursor.hasSelection() or self.isReadOnly())
+        is_place = (
+            self.is_offering
+            and self.hasFocus()
+            and not (cursor.hasSelection() or self.isReadOnly())
+        )
         if not (reach and is_place) or self._is_composing:
             self._suggester.pause()
             return
@@ -224,7 +231,10 @@ class AutocompleteEdit(QPlainTextEdit):
         if (ghost := self._ghost.shown) is not None:
             others = [self._painted(offer) for offer in offers if offer.text != ghost.text]
             self._others, self._i_other = [list(ghost.parts), *others], 0
-            self._turn_to_other(step)
+            if others:
+                self._turn_to_other(step)
+            else:
+                self.alone.emit()
 
     def _turn_to_other(self, step: int) -> None:
         i = (self._i_other + step) % len(self._others)

@@ -172,6 +172,7 @@ class DocumentEdit(AutocompleteEdit):
     def follow(self, settings: EditorSettings) -> None:
         """Looks, and asks, as the settings say."""
         self.trigger, self.delay_ms = settings.trigger, settings.delay_ms
+        self.is_offering = settings.offers_in(self.path)
         self.setFont(self._chosen_font(settings))
         self._tab_width, self._has_tabs = settings.tab_width, settings.has_tabs
         self.setTabStopDistance(self._tab_width * self.fontMetrics().horizontalAdvance(" "))

@@ -65,7 +65,7 @@ class ModelChooser(QWidget):
         if row is None:
             return
         if row.is_ready:
-            self.chosen.emit(row.key)
+            self._choose(row.key)
         else:
             self.get(row.key)
 
@@ -75,7 +75,12 @@ class ModelChooser(QWidget):
 
     def _open_bundle(self) -> None:
         if folder := QFileDialog.getExistingDirectory(self, "A bundle's folder"):
-            self.chosen.emit(folder)
+            self._choose(folder)
+
+    def _choose(self, bundle: str) -> None:
+        """Has a bundle used; what was said of an earlier one is over."""
+        self.status.clear()
+        self.chosen.emit(bundle)
 
     def _enable(self) -> None:
         is_busy, row = self._jobs.is_busy, self.list.selected()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from PySide6.QtGui import QFontDatabase
-from PySide6.QtWidgets import QCheckBox, QComboBox, QSpinBox, QWidget
+from PySide6.QtWidgets import QCheckBox, QComboBox, QLineEdit, QSpinBox, QWidget
 
 from edgedec.apps.desktop.settings import FONT_SIZES, THEMES
 from edgedec.apps.desktop.spelling.worker import languages
@@ -66,6 +66,19 @@ class Flag:
         box = QCheckBox()
         box.toggled.connect(change)
         return box, box.setChecked
+
+
+@dataclass(frozen=True)
+class Words:
+    """Some words. hint: what they may be."""
+
+    hint: str
+
+    def make(self, change: Change) -> tuple[QWidget, Show]:
+        line = QLineEdit()
+        line.setPlaceholderText(self.hint)
+        line.editingFinished.connect(lambda: change(line.text()))
+        return line, line.setText
 
 
 @dataclass(frozen=True)
@@ -135,6 +148,12 @@ PAGES = {
             "Several lines at once",
             "Off: a suggestion ends with its line.",
             Flag(),
+        ),
+        Row(
+            "silent",
+            "No suggestions in",
+            "Endings of files that get none.",
+            Words("md txt"),
         ),
         Row(
             "has_colours",

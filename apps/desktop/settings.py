@@ -37,7 +37,8 @@ class EditorSettings:
     paths of files that were opened or saved, the latest first. folder: the one beside the text;
     empty: none. has_details: the panel of counters is open. learns, keeps_session: what is kept in
     the platform's folder for state; see `TypingMemory`. spelling: the language of the dictionary
-    that prose is held against; empty: none. typing: how suggestions are made.
+    that prose is held against; empty: none. silent: endings of files without suggestions, such as
+    ``md txt``. typing: how suggestions are made.
     """
 
     bundle: str = ""
@@ -58,6 +59,7 @@ class EditorSettings:
     learns: bool = False
     keeps_session: bool = False
     spelling: str = "en"
+    silent: str = ""
     typing: AutocompleteConfig = field(default_factory=AutocompleteConfig)
 
     @classmethod
@@ -94,6 +96,7 @@ class EditorSettings:
             learns=read.flag("learns", usual.learns),
             keeps_session=read.flag("keeps_session", usual.keeps_session),
             spelling=read.text("spelling", usual.spelling),
+            silent=read.text("silent", usual.silent),
             typing=typing_config(typing, usual.typing),
         )
 
@@ -106,6 +109,13 @@ class EditorSettings:
         """Returns the usual settings, with the model, the files and the panels of these."""
         kept = {name: getattr(self, name) for name in ("bundle", "recent", "folder", "has_details")}
         return EditorSettings(**kept)
+
+    def offers_in(self, path: Path | None) -> bool:
+        """Returns whether a file is offered suggestions; None: it has no name yet."""
+        endings = {
+            f".{ending.lstrip('*.').lower()}" for ending in self.silent.replace(",", " ").split()
+        }
+        return path is None or path.suffix.lower() not in endings
 
     @property
     def memory(self) -> TypingMemory:

@@ -134,6 +134,7 @@ class EditorWindow(QMainWindow):
         edit.follow(self.settings)
         edit.modificationChanged.connect(lambda: self._name(edit))
         edit.textChanged.connect(self.find_bar.count_soon)
+        edit.alone.connect(lambda: self.tell("This is the only suggestion"))
         self._add_tab(self.tabs.count(), edit, edit.title)
         edit.setFocus()
         return edit

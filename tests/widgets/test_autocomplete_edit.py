@@ -140,6 +140,25 @@ def test_it_waits_for_the_hand_to_rest(edit: AutocompleteEdit) -> None:
     type_until_offered(edit, "q", "uick brown fox")
 
 
+def test_nothing_is_offered_where_that_is_off(edit: AutocompleteEdit) -> None:
+    edit.is_offering = False
+    QTest.keyClicks(edit, "The ")
+    QTest.keyClick(edit, Key.Key_Space, CTRL)
+    QTest.qWait(30)
+    assert edit.offered == ""
+    edit.is_offering = True
+    type_until_offered(edit, "q", "uick brown fox")
+
+
+def test_a_suggestion_without_alternatives_stays(edit: AutocompleteEdit) -> None:
+    told: list[str] = []
+    edit.alone.connect(lambda: told.append(edit.offered))
+    type_until_offered(edit, "The ", "quick brown fox")
+    QTest.keyClick(edit, Key.Key_BracketRight, ALT)
+    until(lambda: told)
+    assert told == ["quick brown fox"]
+
+
 def test_the_next_alternative(
     application: QApplication, make_engine: Callable[..., Engine], tokenizer: Tokenizer
 ) -> None:

@@ -98,6 +98,25 @@ def test_the_suggested_model_is_selected_until_another_is(application: QApplicat
     assert not ModelList(has_large=True).select("none")
 
 
+def test_another_bundle_ends_an_old_error(
+    application: QApplication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = ModelJobs()
+    chooser, chosen = ModelChooser(jobs, has_large=True), list[str]()
+    chooser.chosen.connect(chosen.append)
+    monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *_: str(tmp_path))
+    jobs.ended.emit("no such model")
+    assert chooser.status.text() == "no such model"
+    chooser.folder.click()
+    assert (chosen, chooser.status.text()) == ([str(tmp_path)], "")
+    jobs.ended.emit("no such model")
+    chooser.list.show_rows(rows_of(TABLE))
+    chooser.list.select("/c/qwen3-4b.edgedec")
+    chooser.use.click()
+    assert (chosen[1:], chooser.status.text()) == (["/c/qwen3-4b.edgedec"], "")
+    jobs.close()
+
+
 @pytest.mark.slow
 def test_one_button_leads_from_a_model_to_its_use(application: QApplication, library: Path) -> None:
     jobs = ModelJobs()

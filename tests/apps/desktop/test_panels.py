@@ -12,7 +12,7 @@ from .conftest import application, until  # first: it skips where there is no Py
 from PySide6.QtCore import Qt  # isort: skip
 from PySide6.QtGui import QColor
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QFileDialog, QSpinBox
+from PySide6.QtWidgets import QApplication, QFileDialog, QLineEdit, QSpinBox
 
 from edgedec.apps.desktop.document_edit import DocumentEdit, Mode
 from edgedec.apps.desktop.icons import icon_pixmap
@@ -128,6 +128,29 @@ def test_settings_are_reset_and_files_stay(window: EditorWindow, tmp_path: Path)
     assert window.settings.typing.min_probability == 0.25
     dialog.findChild(QSpinBox, "context").setValue(0)
     assert window.settings.context is None
+
+
+def test_files_of_some_endings_get_no_suggestions(window: EditorWindow, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("a")
+    (tmp_path / "b.py").write_text("b")
+    window.open([tmp_path / "a.md", tmp_path / "b.py"])
+    window.show_settings()
+    dialog = window.settings_dialog
+    assert dialog is not None
+    line = dialog.findChild(QLineEdit, "silent")
+    assert line is not None
+    line.setText("*.MD, .txt")
+    line.editingFinished.emit()
+    assert SettingsFile(tmp_path / "config").read().silent == "*.MD, .txt"
+    offering = {edit.title: edit.is_offering for edit in window.documents}
+    assert offering == {"a.md": False, "b.py": True}
+    assert window.new().is_offering
+
+
+def test_one_suggestion_is_called_so(window: EditorWindow) -> None:
+    assert window.current is not None
+    window.current.alone.emit()
+    assert window.strip.currentMessage() == "This is the only suggestion"
 
 
 def test_fonts_and_tabs_are_as_the_settings_say(window: EditorWindow, tmp_path: Path) -> None:
