@@ -13,9 +13,14 @@ from edgedec.apps.type.text_place import GhostView, Key, TextPlace
 class Completer(Protocol):
     """A model that continues texts, elsewhere: nothing here waits for it."""
 
-    def update(self, before: str, after: str) -> None: ...
-    def alternatives(self) -> None: ...
-    def pause(self) -> None: ...
+    def update(self, before: str, after: str) -> None:
+        """Asks for a suggestion between two parts of a text."""
+
+    def alternatives(self) -> None:
+        """Asks for other suggestions at the latest place."""
+
+    def pause(self) -> None:
+        """Gives up what was asked for."""
 
 
 class Suggestions:

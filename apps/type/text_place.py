@@ -44,21 +44,30 @@ class Key:
 class TextPlace(Protocol):
     """A text field that somebody writes in.
 
-    before, after: the text on either side of the cursor, as far as the application shows it.
-    caret: where the cursor is on the screen; None if the application does not say.
-    application: name of the program, in lower case; empty if nobody knows.
+    before, after: as far as the application shows the text.
+    caret: None if the application does not say.
+    application: in lower case; empty if nobody knows.
     """
 
     @property
-    def before(self) -> str: ...
+    def before(self) -> str:
+        """The text before the cursor."""
+
     @property
-    def after(self) -> str: ...
+    def after(self) -> str:
+        """The text behind the cursor."""
+
     @property
-    def caret(self) -> Rectangle | None: ...
+    def caret(self) -> Rectangle | None:
+        """Where the cursor is on the screen."""
+
     @property
-    def kind(self) -> FieldKind: ...
+    def kind(self) -> FieldKind:
+        """What the field is for."""
+
     @property
-    def application(self) -> str: ...
+    def application(self) -> str:
+        """The program's name."""
 
     def insert(self, text: str) -> None:
         """Puts text in at the cursor, as one step of the application's undo."""
@@ -67,5 +76,8 @@ class TextPlace(Protocol):
 class GhostView(Protocol):
     """Shows a suggestion, and takes nothing: neither keys nor clicks."""
 
-    def show(self, text: str, place: TextPlace) -> None: ...
-    def hide(self) -> None: ...
+    def show(self, text: str, place: TextPlace) -> None:
+        """Shows a text at a place's cursor."""
+
+    def hide(self) -> None:
+        """Shows nothing any more."""

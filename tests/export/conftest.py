@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +118,26 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+def texts() -> Iterator[str]:
+    """Yields documents of the shared data folder, or else a fixed text: pages of ours change."""
+    folder = REPOSITORY.parent / "shared" / "data"
+    files = sorted(folder.glob("*.jsonl")) + sorted(folder.glob("*.txt"))
+    if not files:
+        yield from (TEXT, *HOSTILE)
+    for path in files:
+        content = path.read_text(encoding="utf-8")[:400_000]
+        if path.suffix != ".jsonl":
+            yield content
+            continue
+        for line in content.splitlines()[:-1]:
+            values = json.loads(line).values()
+            yield "\n".join(v if isinstance(v, str) else json.dumps(v) for v in values)
+
+
 @pytest.fixture(scope="session")
 def strings() -> list[str]:
     """Returns 2,000 cuts of many lengths, plus hostile strings."""
-    whole = "\n".join([TEXT, *HOSTILE])  # no page of ours, which edits would change
+    whole = "\n".join(texts())
     rng = np.random.default_rng(0)
     starts = rng.integers(0, len(whole) - 400, N_STRINGS)
     lengths = rng.integers(1, 400, N_STRINGS)

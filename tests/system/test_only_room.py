@@ -75,6 +75,7 @@ def test_other_folders_ask_nothing() -> None:
     files = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
     assert len(files) > 20
     found = {str(path.relative_to(ROOT)): list(questions(path)) for path in files}
+    found["autocomplete/edits/diffs.py"].remove("/dev/null")  # what diffs call a missing file
     assert {path: what for path, what in found.items() if what} == {}
 
 

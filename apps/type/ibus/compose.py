@@ -17,8 +17,11 @@ class Compose:
     """What is being composed, by libxkbcommon. Without that library nothing is."""
 
     def __init__(self) -> None:
-        self._library, table = _table()
-        self._state = self._library.xkb_compose_state_new(table, 0) if table else None
+        self._library: ctypes.CDLL | None = None
+        self._state = None
+        if (opened := _table()) is not None:
+            self._library, table = opened
+            self._state = self._library.xkb_compose_state_new(table, 0)
 
     def feed(self, symbol: int) -> str | None:
         """Takes a keysym.
@@ -27,9 +30,9 @@ class Compose:
             The text that was composed, empty while it is not whole or if the keys make none; None:
             the key is no part of it.
         """
-        if not self._state:
-            return None
         library = self._library
+        if library is None or not self._state:
+            return None
         library.xkb_compose_state_feed(self._state, symbol)
         status = library.xkb_compose_state_get_status(self._state)
         if status == _NOTHING:
@@ -43,17 +46,17 @@ class Compose:
 
     def reset(self) -> None:
         """Forgets what is being composed."""
-        if self._state:
+        if self._library is not None and self._state:
             self._library.xkb_compose_state_reset(self._state)
 
 
 @cache
-def _table() -> tuple[ctypes.CDLL, int | None]:
+def _table() -> tuple[ctypes.CDLL, int] | None:
     """Returns the library, and the table of the user's language or else of English."""
     try:
         library = ctypes.CDLL("libxkbcommon.so.0")
     except OSError:
-        return ctypes.CDLL(None), None
+        return None
     pointer, number = ctypes.c_void_p, ctypes.c_int
     declared = {
         "xkb_context_new": (pointer, [number]),
@@ -73,4 +76,4 @@ def _table() -> tuple[ctypes.CDLL, int | None]:
     for locale in (locale_name, "en_US.UTF-8"):
         if table := library.xkb_compose_table_new_from_locale(context, locale.encode(), 0):
             return library, table
-    return library, None
+    return None

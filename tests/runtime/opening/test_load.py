@@ -123,7 +123,11 @@ def restate(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
         ("config vocab_size", 49153, "logits of shape [1, ?, 49152], the manifest's config"),
         ("config n_layers", 31, "k_cache of shape [30, 3, ?, 64, 16]"),
         ("config n_kv_heads", 9, "k_cache of shape [30, 3, ?, 64, 16]"),
-        ("config head_size", 32, "makes it [30, 3, ?, 32, 16]"),
+        (
+            "config head_size",
+            32,
+            "rope.cos of shape [?, 32], the manifest's config makes it [?, 16]",
+        ),
         ("config max_positions", 4096, "context is 8192, expected at most the model's 4096"),
         ("context", 10**9, "context is 1000000000, expected at most the model's 8192 positions"),
         ("contract kv row_nbytes", 7, "keeps 23040 bytes of a token"),
