@@ -191,8 +191,8 @@ class AutoPlanning(Planning):
     ) -> None:
         super().__init__(team)
         self._planner, self._target, self._clock = planner, target, clock
-        self._trust = {name: Evidence(trust.rate) for name, trust in planner.trust.items()}
-        self._free: list[tuple[str, Any]] = [(drafter.name, drafter) for drafter in team.free]
+        self._trust = {name: Evidence(one.rate) for name, one in planner.trust.items()}
+        self._free: list[tuple[str, Any]] = [(one.name, one) for one in team.free]
         if team.together is not None:
             self._free.append((TEAM, team.together))
         self._worth = {name: planner.worth(name) for name, _ in self._free}
@@ -355,7 +355,7 @@ class AutoPlanning(Planning):
 
     def _open_models(self) -> Passes[list[_Model]]:
         assert self._table is not None
-        names = [drafter.name for drafter in self._planner.drafters.models]
+        names = [one.name for one in self._planner.drafters.models]
         roles = dict(zip(names, self._planner.roles, strict=True))
         models = []
         for drafting in self.team.models:
@@ -482,7 +482,7 @@ class AutoPlanning(Planning):
         n_emitted: int,
         n_rows: int,
         ms: float,
-        names_asked: Collection[str] = (),
+        asked: Collection[str] = (),
     ) -> None:
         """Learns what a pass took and who shared it, and chooses who is asked in the next round."""
         assert self._table is not None
@@ -490,7 +490,7 @@ class AutoPlanning(Planning):
         if company == ALONE:  # other passes say nothing of what the smallest ones take
             self._table.observe(n_rows, ms)
         for name, worth in self._worth.items():
-            if name not in names_asked:
+            if name not in asked:
                 worth.rested()
         self._choose()
 

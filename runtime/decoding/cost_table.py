@@ -96,13 +96,13 @@ class CostTable:
         if not (expected > 0 and 0 < ms < math.inf):
             return
         late = min(max(ms / expected, 1 / _MAX_CHANGE), _MAX_CHANGE) - 1
-        size_change = min(max(late - self._late, -_MAX_OWN), _MAX_OWN)
+        own = min(max(late - self._late, -_MAX_OWN), _MAX_OWN)
         both = min(abs(late), abs(self._late)) if late * self._late > 0 else 0.0
         change = math.copysign(both, late) if both > _LATE else _COMMON_RATE * late
         for size in self._sizes:
             self.row_ms[size] *= 1 + change
         for size, share in self._neighbours(n_rows):
-            self._set(size, self.row_ms[size] * (1 + share * _OWN_RATE * size_change))
+            self._set(size, self.row_ms[size] * (1 + share * _OWN_RATE * own))
         self._late = late - change
 
     def merged(self, other: Self) -> Self:
