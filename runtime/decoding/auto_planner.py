@@ -9,7 +9,7 @@ texts share the passes, a further row costs what it adds to a pass over all thei
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,16 +17,19 @@ from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
 from edgedec.runtime.decoding.draft_length import (
+    ASKING_STAKE,
+    HORIZON,
     LEVELS,
     MAX_NODES,
-    MODEL_REST,
     NOTHING_PAYS,
     PRIOR,
     PURSE,
+    STAKE,
     DepthAcceptance,
     Draft,
     Evidence,
     Ledger,
+    Levels,
     ModelCosts,
     Worth,
     levels,
@@ -34,7 +37,6 @@ from edgedec.runtime.decoding.draft_length import (
 )
 from edgedec.runtime.decoding.planner import Drafters, DraftingTeam, Planning, RoundTimings
 from edgedec.runtime.drafting.compiled import CompiledDrafter, CompiledTeam
-from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
@@ -44,6 +46,7 @@ from edgedec.runtime.drafting.drafter import (
     ModelDrafter,
     ModelDrafting,
     RoundOutcome,
+    Unread,
 )
 from edgedec.runtime.drafting.fusion import UNLIKELY, fuse
 from edgedec.runtime.drafting.isolation import IsolatedModelDrafting
@@ -77,13 +80,10 @@ class ModelKnowledge:
         self.predicted = DepthAcceptance(acceptance)  # where its rows of the text are predictions
         self.step_ms = 0.0
 
-    def learn_step(self, cost: DraftCost, ms: float) -> None:
-        """Takes in what a proposal took, ``ms`` in all."""
-        cost.takes_in_all(ms)
-        is_usual = 0 < cost.n_fed <= 2
-        if n_steps := cost.n_levels + is_usual:
-            step_ms = (cost.level_ms + is_usual * cost.feed_ms + cost.other_ms) / n_steps
-            self.step_ms += (0.1 if self.step_ms else 1.0) * (step_ms - self.step_ms)
+    def learn_step(self, ms: float) -> None:
+        """Takes in what a level took."""
+        rate = 0.1 if self.step_ms else 1.0
+        self.step_ms += rate * (ms - self.step_ms)
 
 
 class AutoPlanner:
@@ -113,11 +113,10 @@ class AutoPlanner:
         self.costs = costs
         self.roles = tuple(models or ())
         self.knowledge: dict[str, ModelKnowledge] = {}
+        self.credits: dict[str, float] = {}  # plain steps, by prefix group
         compiled_names = () if self.team is None else self.team.names
         names = (*(drafter.name for drafter in others), *compiled_names)
         self.trust = {name: Evidence(1.0) for name in names}
-        self.sharing = SharingEstimate()
-        self.python_ms = 0.0  # of a round in which anybody is asked, besides passes
         self.known_worth: dict[str, Worth] = {}  # at the end of the latest text, by who is asked
         layers = {layer for drafter in compiled for layer in drafter.hidden_layers}
         self.hidden_layers = tuple(sorted(layers.union(self.drafters.hidden_layers)))
@@ -140,7 +139,7 @@ class AutoPlanner:
         )
         if self.team is not None:
             team = replace(team, together=self.team.begin(prompt))
-        return AutoPlanning(self, team, target, clock)
+        return AutoPlanning(self, team, prompt.group, target, clock)
 
     def worth(self, name: str) -> Worth:
         """Returns whether asking a drafter is worth it where another text begins.
@@ -150,10 +149,6 @@ class AutoPlanner:
         known = self.known_worth.get(name)
         return Worth() if known is None else Worth(known.cost, (known.purse + PURSE) / 2)
 
-    def learn_python(self, ms: float) -> None:
-        """Takes in what a round took besides passes and models that draft."""
-        self.python_ms += (0.1 if self.python_ms else 1.0) * (ms - self.python_ms)
-
     def close(self) -> None:
         self.drafters.close()
 
@@ -162,6 +157,7 @@ class AutoPlanner:
 class _Model:
     """A model that drafts, in one request."""
 
+    role: str
     drafting: IsolatedModelDrafting
     costs: CostTable
     knowledge: ModelKnowledge
@@ -186,30 +182,34 @@ class AutoPlanning(Planning):
         self,
         planner: AutoPlanner,
         team: DraftingTeam,
+        group: str,
         target: TokenSequence,
         clock: Callable[[], float],
     ) -> None:
         super().__init__(team)
-        self._planner, self._target, self._clock = planner, target, clock
-        self._trust = {name: Evidence(one.rate) for name, one in planner.trust.items()}
-        self._free: list[tuple[str, Any]] = [(one.name, one) for one in team.free]
+        self._planner, self._group, self._target, self._clock = planner, group, target, clock
+        self._trust = {name: Evidence(trust.rate) for name, trust in planner.trust.items()}
+        names = [drafter.name for drafter in team.free]
+        if planner.team is not None:
+            names.append(TEAM)
+        self._worth = {name: planner.worth(name) for name in names}
+        if MTP in self._worth:
+            self._worth[MTP].cost = planner.mtp_share
+        self._free: list[tuple[str, Any]] = [(drafter.name, drafter) for drafter in team.free]
         if team.together is not None:
             self._free.append((TEAM, team.together))
-        self._worth = {name: planner.worth(name) for name, _ in self._free}
-        self._is_asking = set(self._worth)  # who is to be asked in the next round
-        self._asked_ms: dict[str, float] = {}  # who was asked in this round. Units: ms
+        self._asked_ms: dict[str, float] = {}  # milliseconds, of those asked in this round
         self._models: list[_Model] | None = None
         self._model: _Model | None = None  # that drafted in this round
         self._shown = next(iter(team.models), None)  # that drafted last
         self._held: DepthAcceptance | None = None
-        self._planned_ms = self._model_ms = 0.0  # that it was to take, and took
-        self._n_waits = 0  # rounds until a model is considered again
-        self._ledger = Ledger()
-        self._table: CostTable | None = None
-        self._costs: CostTable | None = None  # the same, or what those pay who share passes
+        self._ledger = Ledger(planner.credits.get(group, 0.0))
+        self._costs: CostTable | None = None
+        self._own_costs: CostTable | None = None  # where others share the passes
+        self._sharing = SharingEstimate()
         self._proposed = self._drafted = DraftTree()
         self._decision: Decision | None = None
-        self._has_mtp = True  # the pass before this round had light heads
+        self._asking_ms = self._had_mtp = 0.0
         self.log = DecisionLog()
 
     @property
@@ -217,94 +217,98 @@ class AutoPlanning(Planning):
         return None if self._shown is None else self._shown.drafting
 
     @property
+    def _mtp_share(self) -> float:
+        """What light heads take of the next pass, in plain steps; 0 where they are not asked."""
+        share, worth = self._planner.mtp_share, self._worth.get(MTP)
+        if worth is None or not worth.is_positive or not self._may_ask(share):
+            return 0.0
+        return share
+
+    @property
     def wants_mtp(self) -> bool:
-        return MTP in self._is_asking
+        return self._mtp_share > 0
 
     @property
     def is_resting(self) -> bool:
-        if self._is_asking or self._costs is None or (self._has_mtp and MTP in self._worth):
+        if self._costs is None or self.team.models or self._planner.mtp_share:
             return False
-        # Models that read hidden states need those of every pass.
-        return not self.team.models or (self._n_waits > 0 and not self._planner.hidden_layers)
+        return not any(self._is_worth(name) for name in self._worth)
+
+    def _may_ask(self, cost: float) -> bool:
+        """Whether what asking takes may be lost. Units: plain steps."""
+        if self._own_costs is None:
+            return True
+        step_ms = self._own_costs.ms(1)
+        return (1 + cost) * step_ms <= self._ledger.allowance(step_ms, ASKING_STAKE)
+
+    def _is_worth(self, name: str) -> bool:
+        """Whether asking a drafter saves more than it takes, and may be lost."""
+        worth = self._worth[name]
+        cost = 0.0 if name == MTP else worth.cost
+        return worth.is_positive and self._may_ask(cost)
 
     def rested(self, rows: Rows) -> None:
         assert self._costs is not None
         step_ms = self._costs.ms(1)
+        self._rest()
         self._ledger.add(1, step_ms, step_ms)
         self.log.add(_PLAIN, 0, step_ms)
-        self._n_waits -= 1
-        for model in self._models or ():
-            model.acceptance.forget()
-        self._end_round(rows.company, 1, 1, rows.ms)
+        self._count_pass(rows.company, 1, 1, rows.ms)
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
-        if self._table is None:
+        if self._costs is None:
             if self._planner.costs.is_measuring("target"):
                 return DraftTree()
-            self._table = yield from self._planner.costs.of("target", self._target)
-            self._choose()
-        assert self._costs is not None
-        costs, self._model, self._asked_ms = self._costs, None, {}
-        max_ms = self._ledger.allowance(costs.ms(1))
+            self._costs = yield from self._planner.costs.of("target", self._target)
+        began_s = self._clock()
+        costs = self._own_costs = self._sharing.costs(self._costs)
+        max_ms = self._ledger.allowance(costs.ms(1), STAKE)
+        self._asked_ms, self._model = {}, None
         tree = self._ask_free(context, room, costs)
-        python_ms = self._planner.python_ms
-        draft = verified(tree.nodes, self._trust, costs, python_ms, max_ms, room.n_nodes)
-        plan = Draft(0, draft.rate, NOTHING_PAYS)
+        draft = verified(tree.nodes, self._trust, costs, 0.0, max_ms, room.n_nodes)
+        plan = Levels(0, draft.rate, NOTHING_PAYS)
         if self.team.models:
-            plan = yield from self._plan_model(context, room, costs, draft, max_ms - python_ms)
-            self._n_waits = 0 if plan.n else MODEL_REST
+            plan = yield from self._plan_model(context, room, costs, draft, max_ms)
         if self._model is not None:
             tree, draft = yield from self._ask_model(context, room, costs, plan, tree, max_ms)
+        self._had_mtp = self._mtp_share
         self._proposed = tree
         name = "" if self._model is None else self._model.drafting.name
-        reason = draft.reason if draft.n or plan.n else plan.reason
-        self._decision = Decision(draft.n, plan.n, draft.rate * costs.ms(1), name, reason)
-        return tree.beginning(draft.n)
+        gain = draft.rate * costs.ms(1)
+        reason = draft.reason if draft.n_nodes or plan.n else plan.reason
+        self._decision = Decision(draft.n_nodes, plan.n, gain, name, reason)
+        self._asking_ms = 1000 * (self._clock() - began_s)
+        return tree.beginning(draft.n_nodes)
 
     def observe(
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings | None
     ) -> None:
         began_s = self._clock()
-        has_mtp = outcome.mtp is not None
         for name, drafting in self._free:
-            if timings is None or name in self._asked_ms or (name == MTP and has_mtp):
+            if name in self._asked_ms or self._is_worth(name):
+                one_s = self._clock()
                 drafting.observe(context, outcome)
+                if name in self._asked_ms:
+                    self._asked_ms[name] += 1000 * (self._clock() - one_s)
         for model in self.team.models:
             model.observe(context, outcome)
-        self._has_mtp = has_mtp
-        if timings is not None and self._decision is not None:
+        if timings is not None and self._decision is not None and self._own_costs is not None:
             self._learn(context, outcome, timings, 1000 * (self._clock() - began_s))
-        elif timings is None and not self._planner.python_ms:
-            self._planner.learn_python(2000 * (self._clock() - began_s))
         self._proposed = self._drafted = DraftTree()
         self._decision = None
 
     def end(self) -> None:
-        """The output ended: what asking was worth is where the next one begins."""
-        if self._costs is not None:
-            self._planner.known_worth.update(self._worth)
+        """The output ended: what it saved or lost is the next requests'."""
+        if self._costs is None:
+            return
+        self._planner.known_worth.update(self._worth)
+        credits, ledger = self._planner.credits, self._ledger
+        saved = (ledger.plain_ms - ledger.spent_ms) / self._costs.ms(1)
+        credits[self._group] = min(max(credits.get(self._group, 0.0) + saved, 0.0), HORIZON)
 
     def explain(self) -> list[str]:
         """Returns what was decided how often, and what it promised and brought."""
-        return [] if self._table is None else self.log.lines(1.0 / self._table.ms(1))
-
-    def rounds(self) -> list[str]:
-        return self.log.rounds()
-
-    def _choose(self) -> None:
-        """Chooses who is asked in the next round: who is worth it, and may be lost."""
-        assert self._table is not None
-        costs = self._costs = self._planner.sharing.costs(self._table)
-        step_ms = costs.ms(1)
-        mtp = self._planner.mtp_share * self._table.ms(1) / step_ms
-        # Asking is of use only where what is proposed may be verified then.
-        left = (self._ledger.allowance(step_ms) - costs.ms(2)) / step_ms
-        self._is_asking = set()
-        for name, worth in self._worth.items():
-            cost = max(worth.cost, mtp if name == MTP else 0.0)
-            if worth.is_positive and cost <= left:
-                self._is_asking.add(name)
-                left -= cost
+        return [] if self._costs is None else self.log.lines(1.0 / self._costs.ms(1))
 
     def _ask_free(self, context: DraftContext, room: Budget, costs: CostTable) -> DraftTree:
         """Returns what the free drafters propose that are worth asking; under a grammar all are.
@@ -315,8 +319,7 @@ class AutoPlanning(Planning):
         budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=max(UNLIKELY, row / 2))
         trees = []
         for name, drafting in self._free:
-            is_asked = self._has_mtp if name == MTP else name in self._is_asking
-            if context.mask is None and not is_asked:
+            if context.mask is None and not self._is_worth(name):
                 continue
             began_s = self._clock()
             tree = drafting.propose(context, budget)
@@ -327,48 +330,76 @@ class AutoPlanning(Planning):
 
     def _plan_model(
         self, context: DraftContext, room: Budget, costs: CostTable, draft: Draft, max_ms: float
-    ) -> Passes[Draft]:
+    ) -> Passes[Levels]:
         """Returns how deep which model is to draft, which `_model` is then."""
         if self._models is None:
             self._models = yield from self._open_models()
-        best, n_left = Draft(0, draft.rate, NOTHING_PAYS), min(room.depth, room.n_nodes)
+        best = Levels(0, draft.rate, NOTHING_PAYS)
         for model in self._models:
             if model.drafting.is_off:
                 continue
             unread = model.drafting.drafting.unread(context.tokens)
-            takes, held = model.takes(unread.n_missing), model.acceptance
-            plan = levels(held, takes, costs, max_ms, n_left, best.rate)
+            plan, held = self._levels(model, unread.n_missing, costs, max_ms, room, best.rate)
             if unread.n_predicted:
-                known = levels(model.predicted, takes, costs, max_ms, n_left, 1 / costs.ms(1))
-                read_ms = unread.n_predicted * model.costs.row_ms_of_many
-                saved_ms = room.depth * (1 / known.rate - 1 / plan.rate) if plan.n else 0.0
-                if saved_ms > read_ms and read_ms + costs.ms(1) <= max_ms:
-                    model.drafting.drafting.read_exactly()
-                else:
-                    plan, held = known, model.predicted
+                plan, held = self._with_predicted(model, unread, costs, max_ms, room, plan)
             if plan.n and plan.rate > best.rate:
                 best, self._model, self._held = plan, model, held
-                self._planned_ms = takes.ms(plan.n)
             elif not best.n:
                 best = replace(best, reason=plan.reason)
         return best
 
+    def _levels(
+        self,
+        model: _Model,
+        n_missing: int,
+        costs: CostTable,
+        max_ms: float,
+        room: Budget,
+        rate: float,
+    ) -> tuple[Levels, DepthAcceptance]:
+        n_left, takes = min(room.depth, room.n_nodes), model.takes(n_missing)
+        return levels(model.acceptance, takes, costs, max_ms, n_left, rate), model.acceptance
+
+    def _with_predicted(
+        self,
+        model: _Model,
+        unread: Unread,
+        costs: CostTable,
+        max_ms: float,
+        room: Budget,
+        exact: Levels,
+    ) -> tuple[Levels, DepthAcceptance]:
+        """Returns a plan for a text that was predicted for a model, which may be computed first.
+
+        It is where that is permitted, and saves more over what may be left of the text.
+        """
+        n_left, takes = min(room.depth, room.n_nodes), model.takes(unread.n_missing)
+        known = levels(model.predicted, takes, costs, max_ms, n_left, 1 / costs.ms(1))
+        read_ms = unread.n_predicted * model.costs.row_ms_of_many
+        saved_ms = room.depth * (1 / known.rate - 1 / exact.rate) if exact.n else 0.0
+        if saved_ms > read_ms and read_ms + costs.ms(1) <= max_ms:
+            model.drafting.drafting.read_exactly()
+            return exact, model.acceptance
+        return known, model.predicted
+
     def _open_models(self) -> Passes[list[_Model]]:
-        assert self._table is not None
-        names = [one.name for one in self._planner.drafters.models]
+        assert self._costs is not None
+        names = [drafter.name for drafter in self._planner.drafters.models]
         roles = dict(zip(names, self._planner.roles, strict=True))
         models = []
         for drafting in self.team.models:
-            role, passes = roles[drafting.name], drafting.drafting.passes
-            if (promise := passes.promise) is None:
-                costs = yield from self._planner.costs.of(role, passes.sequence)
+            role = roles[drafting.name]
+            passes = drafting.drafting.passes
+            promise = passes.promise
+            if promise is None:
+                table = yield from self._planner.costs.of(role, passes.sequence)
             else:
-                costs = self._table.scaled(promise.cost)
+                table = self._costs.scaled(promise.cost)
             first = PRIOR if promise is None else promise.acceptance
             known = self._planner.knowledge.setdefault(role, ModelKnowledge(first))
-            drafting.price(costs.row_ms_of_many, self._table.ms(1))
+            drafting.price(table.row_ms_of_many, self._costs.ms(1))
             of_text = (DepthAcceptance(general=g) for g in (known.acceptance, known.predicted))
-            models.append(_Model(drafting, costs, known, *of_text))
+            models.append(_Model(role, drafting, table, known, *of_text))
         return models
 
     def _ask_model(
@@ -376,7 +407,7 @@ class AutoPlanning(Planning):
         context: DraftContext,
         room: Budget,
         costs: CostTable,
-        plan: Draft,
+        plan: Levels,
         tree: DraftTree,
         max_ms: float,
     ) -> Passes[tuple[DraftTree, Draft]]:
@@ -385,46 +416,57 @@ class AutoPlanning(Planning):
         assert model is not None
         self._shown = model.drafting
         row_ms = (costs.ms(8) - costs.ms(1)) / 7
-        # Drafts that look sure go beyond the plan, as far as that may be lost.
-        left_ms = max(max_ms - model.takes(0).ms(plan.n) - costs.ms(plan.n + 1), 0.0)
-        further = int(left_ms / (model.step_ms + costs.ms(2) - costs.ms(1)))
         budget = Budget(
             n_nodes=min(2 * MAX_NODES, room.n_nodes),
-            depth=min(plan.n + min(further, plan.n), LEVELS, room.depth),
+            depth=min(self._deepest(model, costs, plan, max_ms), room.depth),
             min_value=0.5 * row_ms * plan.rate,
             min_step_value=min((model.step_ms + row_ms) * plan.rate, 0.95),
             n_step_nodes=2,
         )
         began_s = self._clock()
         self._drafted = yield from model.drafting.propose(context, budget)
-        self._model_ms = ms = 1000 * (self._clock() - began_s)
-        model.knowledge.learn_step(model.drafting.drafting.passes.cost, ms)
-        if len(tree) and len(self._drafted):
+        ms = 1000 * (self._clock() - began_s)
+        cost = model.drafting.drafting.passes.cost
+        cost.takes_in_all(ms)
+        n_usual = 0 < cost.n_fed <= 2
+        if n_steps := cost.n_levels + n_usual:
+            model.knowledge.learn_step(
+                (cost.level_ms + n_usual * cost.feed_ms + cost.other_ms) / n_steps
+            )
+        both = len(tree) and len(self._drafted)
+        if both:
             tree = fuse([self._drafted, tree], budget)
         elif len(self._drafted):
             tree = by_value(self._drafted)
-        asked_ms = ms + self._planner.python_ms
-        return tree, verified(tree.nodes, self._trust, costs, asked_ms, max_ms, room.n_nodes)
+        return tree, verified(tree.nodes, self._trust, costs, ms, max_ms, room.n_nodes)
+
+    def _deepest(self, model: _Model, costs: CostTable, plan: Levels, max_ms: float) -> int:
+        """Returns how many levels are permitted: drafts that look sure go beyond the plan."""
+        spent_ms = model.takes(0).ms(plan.n) + costs.ms(plan.n + 1)
+        further = (max_ms - spent_ms) / (model.step_ms + costs.ms(2) - costs.ms(1))
+        return max(plan.n, min(plan.n + int(max(further, 0.0)), 2 * plan.n, LEVELS))
 
     def _learn(
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings, ms: float
     ) -> None:
         assert self._decision is not None
         assert self._costs is not None
-        assert self._table is not None
-        costs, n_emitted, n_rows = self._costs, len(outcome.emitted), len(outcome.tree) + 1
-        step_ms, share = costs.ms(1), self._planner.mtp_share if self._has_mtp else 0.0
-        mtp_ms = share * self._table.ms(n_rows)
-        model_ms = min(self._model_ms, 2 * self._planned_ms) if self._model is not None else 0.0
-        python_ms = timings.draft_ms - self._model_ms * (self._model is not None)
-        python_ms = min(max(python_ms + timings.other_ms + ms, 0.0), step_ms)  # or was disturbed
-        self._planner.learn_python(python_ms)
-        taken_ms = costs.ms(n_rows) + mtp_ms + model_ms + python_ms
+        assert self._own_costs is not None
+        costs, n_emitted = self._own_costs, len(outcome.emitted)
+        step_ms = costs.ms(1)
+        verify_ms = self._sharing.own_ms(timings.verify_ms, self._costs, step_ms)
+        n_rows = len(outcome.tree) + 1
+        asked_ms = self._asking_ms + ms
+        taken_ms = costs.ms(n_rows) + self._had_mtp * step_ms + max(asked_ms, 0.0)
         self._ledger.add(n_emitted, taken_ms, step_ms)
-        self.log.add(self._decision, len(outcome.path), taken_ms * self._table.ms(1) / step_ms)
+        self.log.add(
+            self._decision,
+            len(outcome.path),
+            (asked_ms + verify_ms) * self._costs.ms(1) / step_ms,
+        )
         self._learn_trust(outcome)
         if context.mask is None:
-            self._weigh(outcome, costs, python_ms, mtp_ms)
+            self._weigh(outcome, costs, step_ms)
         for model in self._models or ():
             if model is self._model and self._held is not None:
                 depth = model.drafting.drafting.passes.cost.depth
@@ -432,8 +474,7 @@ class AutoPlanning(Planning):
                 self._held.observe(min(depth, n_emitted), n_held)
             else:
                 model.acceptance.forget()
-        pass_ms = (timings.verify_ms - timings.other_ms) / (1 + share)
-        self._end_round(timings.company, n_emitted, n_rows, pass_ms, self._asked_ms)
+        self._count_pass(timings.company, n_emitted, n_rows, timings.verify_ms)
 
     def _learn_trust(self, outcome: RoundOutcome) -> None:
         """Learns how far free drafters can be believed, from all that they proposed."""
@@ -454,70 +495,63 @@ class AutoPlanning(Planning):
                 return
             at = next_node
 
-    def _weigh(
-        self, outcome: RoundOutcome, costs: CostTable, python_ms: float, mtp_ms: float
-    ) -> None:
-        """Compares what asking each drafter took with what its drafts saved.
-
-        python_ms: of the whole round, of which all who were asked bear a part.
-        """
-        nodes, step_ms = outcome.tree.nodes, costs.ms(1)
+    def _weigh(self, outcome: RoundOutcome, costs: CostTable, step_ms: float) -> None:
+        """Compares what asking each drafter took with what its drafts saved."""
+        nodes = outcome.tree.nodes
         row = (costs.ms(len(nodes) + 1) / step_ms - 1) / max(len(nodes), 1)
         saved = dict.fromkeys(self._worth, 0.0)
         for i, (_, _, _, _, origin) in enumerate(nodes):
             name = origin if origin in saved else TEAM
             if name in saved:
                 saved[name] += (i in outcome.path) - row
-        n_asked = len(self._asked_ms) + (self._model is not None)
-        shared_ms = (python_ms - sum(self._asked_ms.values())) / max(n_asked, 1)
         for name, worth in self._worth.items():
-            is_heads = name == MTP and mtp_ms > 0
-            if name in self._asked_ms or is_heads:
-                own_ms = self._asked_ms[name] + shared_ms if name in self._asked_ms else 0.0
-                worth.observe(saved[name], (own_ms + is_heads * mtp_ms) / step_ms)
-
-    def _end_round(
-        self,
-        company: OtherTexts,
-        n_emitted: int,
-        n_rows: int,
-        ms: float,
-        asked: Collection[str] = (),
-    ) -> None:
-        """Learns what a pass took and who shared it, and chooses who is asked in the next round."""
-        assert self._table is not None
-        self._planner.sharing.observe(company, n_emitted)
-        if company == ALONE:  # other passes say nothing of what the smallest ones take
-            self._table.observe(n_rows, ms)
-        for name, worth in self._worth.items():
-            if name not in asked:
+            if name == MTP and self._had_mtp:
+                worth.observe(saved[name], self._had_mtp)
+            elif name in self._asked_ms and name != MTP:
+                cost = self._asked_ms[name] / step_ms
+                worth.observe(saved[name], cost)
+            else:
                 worth.rested()
-        self._choose()
+
+    def _rest(self) -> None:
+        for worth in self._worth.values():
+            worth.rested()
+
+    def _count_pass(self, company: OtherTexts, n_emitted: int, n_rows: int, ms: float) -> None:
+        """Learns what a pass took and who shared it."""
+        assert self._costs is not None
+        self._sharing.observe(company, n_emitted)
+        if company == ALONE:  # other passes say nothing of what the smallest ones take
+            self._costs.observe(n_rows, ms)
 
 
 class SharingEstimate:
-    """What is expected to share the passes of a text, from those before, of all texts."""
+    """What is expected to share the passes of one text, from the passes before."""
 
     def __init__(self) -> None:
         self._n_texts = self._n_rows = 0.0
-        self._n_emitted = 1.0  # by a text in a pass
-        self._known: tuple[CostTable, float, int, float, CostTable] | None = None
+        self._n_emitted = 1.0  # by this text in a pass; others are taken to do as well
 
     def observe(self, company: OtherTexts, n_emitted: int) -> None:
-        """Takes in what shared a text's pass, and how many tokens the text got from it."""
+        """Takes in what shared a pass, and how many tokens the text got from it."""
         self._n_texts += _COMPANY_RATE * (company.n_texts - self._n_texts)
         self._n_rows += _COMPANY_RATE * (min(company.n_rows, _MAX_ROWS) - self._n_rows)
         self._n_emitted += _COMPANY_RATE * (n_emitted - self._n_emitted)
 
     def costs(self, table: CostTable) -> CostTable:
-        """Returns what passes cost a text. table: what they cost if nobody shares them."""
+        """Returns what passes cost this text. table: what they cost if nobody shares them."""
         if self._n_texts < _MIN_COMPANY:
             return table
-        n_rows, n_tokens = round(self._n_rows), round(4 * self._n_texts * self._n_emitted) / 4
-        key = table, table.ms(1), n_rows, n_tokens
-        if self._known is None or self._known[:4] != key:
-            self._known = (*key, table.shared(n_rows, n_tokens))
-        return self._known[4]
+        return table.shared(self._n_rows, self._n_texts * self._n_emitted)
+
+    def own_ms(self, ms: float, table: CostTable, plain_ms: float) -> float:
+        """Returns this text's part of a pass that took ``ms``.
+
+        plain_ms: its part of a pass in which it drafts nothing.
+        """
+        if self._n_texts < _MIN_COMPANY:
+            return ms
+        return max(ms - (table.ms(round(self._n_rows) + 1) - plain_ms), plain_ms / 2)
 
 
 def by_value(tree: DraftTree) -> DraftTree:

@@ -16,20 +16,16 @@ from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.system.files import replace_json
 
-ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16)
-"""Pass sizes that are measured, between which costs are interpolated.
-
-Rows are computed in blocks of four or eight, so the first row of a block costs more.
-"""
+ROWS = (1, 2, 3, 4, 6, 8, 16)
+"""Pass sizes that are measured; between them costs are interpolated."""
 
 _COMMON_RATE = 0.2  # at which a pass changes the costs of all sizes
-_LATE = 0.1  # share of its time; where two passes in turn are as late, so are all
-_OWN_RATE = 0.1  # at which a pass changes the costs of its own size, besides
+_OWN_RATE = 0.05  # at which it changes those of its own size, besides
 _N_MEASUREMENTS = 3  # runs that measure: the machine's state may have been odd through one
 _STEADY = 1.2  # times the shortest; where no second pass was as short, others were busy
 _GOLDEN_RATIO = 0.6180339887498949  # whose multiples are spread evenly
 _MAX_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
-_MAX_OWN = 0.2  # of that
+_MAX_OWN = 0.1  # share of its time that counts for that where it is unknown what all share
 
 
 @dataclass
@@ -45,7 +41,8 @@ class CostTable:
     is_steady: bool = True
     n_measurements: int = 1
     _sizes: list[int] = field(init=False)
-    _late: float = field(default=0.0, init=False, compare=False)  # of the latest pass, still
+    _late_of_one: float = field(default=0.0, init=False, compare=False)
+    _n_since_one: int = field(default=2, init=False, compare=False)
     _known_ms: dict[int, float] = field(default_factory=dict, init=False, compare=False)
     _shares: dict[int, list[tuple[int, float]]] = field(
         default_factory=dict, init=False, compare=False
@@ -86,24 +83,28 @@ class CostTable:
         """Corrects the table by a pass that took ``ms``.
 
         What slows one pass down, such as a lower clock or others that compute, slows all sizes
-        down, so all follow by the same share, at once where two passes say so. By how much more a
-        pass is late than the one before, its own size alone becomes dearer. Sizes nobody tries are
-        kept in order, for more rows never cost less. A time that is no positive number teaches
-        nothing.
+        down, so all follow soon, by the same share: passes over one row may be missing for long,
+        and drafts are judged by what they cost over these. What a size takes over the others
+        follows slowly: one that seems dear is not tried, so a few disturbed passes would keep it
+        so. Right behind a pass over one row it is known what all share, and the rest counts in
+        full. Sizes nobody tries are kept in order, for more rows never cost less. A time that is
+        no positive number teaches nothing.
         """
         expected = self.ms(n_rows)
         self._known_ms.clear()
         if not (expected > 0 and 0 < ms < math.inf):
             return
         late = min(max(ms / expected, 1 / _MAX_CHANGE), _MAX_CHANGE) - 1
-        own = min(max(late - self._late, -_MAX_OWN), _MAX_OWN)
-        both = min(abs(late), abs(self._late)) if late * self._late > 0 else 0.0
-        change = math.copysign(both, late) if both > _LATE else _COMMON_RATE * late
+        late_alone = late - self._late_of_one if self._n_since_one < 2 else _bounded(late, _MAX_OWN)
+        self._n_since_one += 1
+        if n_rows == self._sizes[0]:
+            self._late_of_one, self._n_since_one = late, 0
+        self._late_of_one *= 1 - _COMMON_RATE
         for size in self._sizes:
-            self.row_ms[size] *= 1 + change
+            self.row_ms[size] *= 1 + _COMMON_RATE * late
         for size, share in self._neighbours(n_rows):
-            self._set(size, self.row_ms[size] * (1 + share * _OWN_RATE * own))
-        self._late = late - change
+            if size > self._sizes[0]:
+                self._set(size, self.row_ms[size] * (1 + share * _OWN_RATE * late_alone))
 
     def merged(self, other: Self) -> Self:
         """Returns the mean of this measurement and those before it."""
@@ -135,11 +136,10 @@ class CostTable:
         return type(self)(row_ms, self.is_steady)
 
     def _set(self, size: int, ms: float) -> None:
-        if size > self._sizes[0]:
-            self.row_ms[size] = max(ms, self.row_ms[self._sizes[0]])
-            for other in self._sizes[1:]:
-                limit = min if other < size else max
-                self.row_ms[other] = limit(self.row_ms[other], self.row_ms[size])
+        self.row_ms[size] = max(ms, self.row_ms[self._sizes[0]])
+        for other in self._sizes[1:]:
+            limit = min if other < size else max
+            self.row_ms[other] = limit(self.row_ms[other], self.row_ms[size])
 
     def _neighbours(self, n_rows: int) -> list[tuple[int, float]]:
         """Returns the measured sizes next to ``n_rows`` and how much each counts."""
@@ -220,6 +220,10 @@ class CostTable:
         return cls(row_ms, n_measurements=n_measurements)
 
 
+def _bounded(value: float, most: float) -> float:
+    return min(max(value, -most), most)
+
+
 def _spread(vocab_size: int) -> Iterator[int]:
     """Yields token ids from all over the vocabulary, each far from those before it."""
     for i in itertools.count():
@@ -233,6 +237,9 @@ def _sweep(
     times = []
     for m in (*sizes, sizes[0]):
         tree = TokenTree.chain(tuple(itertools.islice(tokens, m)))
-        rows = yield Pass(sequence, tree, range(m), with_logits=False, is_alone=True)
+        with_mtp = sequence.model.capabilities.mtp > 0
+        rows = yield Pass(
+            sequence, tree, range(m), with_logits=False, with_mtp=with_mtp, is_alone=True
+        )
         times.append(rows.ms)
     return times

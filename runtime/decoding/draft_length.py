@@ -2,13 +2,13 @@
 
 *Ledger.* A request may be slower than plain decoding by a small share of its time and by a part of
 one step, however wrong its drafters are. A decision that could break that, should nothing of it be
-accepted, is not permitted. What a request saved may be spent later in it. Everything counts: rows,
-models and heads that draft, and what Python does besides. *Choice.* Of what is permitted the rule
-takes what promises most tokens per millisecond. Promises come from what was accepted of late; what
-was not tried for long is believed in again, and the ledger pays for finding out.
+accepted, is not permitted. What a request saved may be spent later: in it, and bit by bit in the
+requests behind it. *Choice.* Of what is permitted the rule takes what promises most tokens per
+millisecond. Promises come from what was accepted of late; what was not tried for long is believed
+in again, and the ledger pays for finding out.
 
-So a text of n tokens takes at most `1 + OVERDRAFT + STAKE / n` of plain decoding's time, but for
-errors in what passes were expected to take. `tools/draft_replay` chose the constants.
+So a text of n tokens takes at most `1 + OVERDRAFT + STAKE / n` of plain decoding's time, beyond
+credit and errors in what passes were expected to take. `tools/draft_replay` chose the constants.
 
 Sources: conservative bandits (Wu et al., 2016; Kazerouni et al., 2017) for the ledger; goodput
 (SmartSpec, Liu et al., 2024, section 4) and trees by value (DySpec, Xiong et al., 2025, section 4)
@@ -26,11 +26,15 @@ from edgedec.runtime.drafting.draft_tree import ROOT, DraftNode
 
 OVERDRAFT = 0.01
 """Share of plain decoding's time that a request may lose."""
-STAKE = 0.4
-"""Plain steps that a request may lose besides, from its first token on."""
-MEMORY = 0.97
+STAKE = 0.5
+"""Plain steps that drafts may lose besides, from its first token on."""
+ASKING_STAKE = 0.2
+"""Plain steps that may be lost before drafters are asked no more; what is left is for drafts."""
+MAX_CREDIT = 0.015
+"""Share of plain decoding's time that a request may lose besides, of what earlier ones saved."""
+MEMORY = 0.95
 """What a round leaves of the evidence of those before it."""
-PRIOR_WEIGHT = 3.0
+PRIOR_WEIGHT = 1.0
 """Expected tokens that count as much as what is believed without any."""
 PRIOR = 0.7
 """Acceptance of a draft model's token before any was seen, where the bundle states none."""
@@ -42,25 +46,29 @@ MAX_NODES = 15
 """Drafted tokens of a pass: a row of sixteen is the anchor, and beyond sixteen rows cost more."""
 HORIZON = 64
 """Tokens that what a model reads of a text has to pay for itself in."""
-MODEL_REST = 4
-"""Rounds before a model is considered again whose drafts did not pay."""
 LEVELS = (MAX_NODES + 1) // 2
 """Levels that a draft model may draft in a round."""
 
 
 class Ledger:
-    """What a request took, and what plain decoding would have taken, at the costs of each round."""
+    """What a request took, what plain decoding would have taken, and what may still be lost.
 
-    def __init__(self) -> None:
+    Each round counts in milliseconds, at what passes cost in that round.
+    """
+
+    def __init__(self, credit: float = 0.0) -> None:
+        """credit: of earlier requests. Units: plain steps."""
+        self.credit = credit
         self.spent_ms = self.plain_ms = 0.0
 
-    def allowance(self, step_ms: float) -> float:
+    def allowance(self, step_ms: float, stake: float) -> float:
         """Returns what the next round may take if it brings one token, as plain decoding does.
 
-        step_ms: of plain decoding, now.
+        step_ms: of plain decoding, now. stake: `STAKE` for drafts, `ASKING_STAKE` for questions.
         """
         plain_ms = self.plain_ms + step_ms
-        return (1 + OVERDRAFT) * plain_ms + STAKE * step_ms - self.spent_ms
+        credit_ms = min(self.credit * step_ms, MAX_CREDIT * plain_ms)
+        return (1 + OVERDRAFT) * plain_ms + stake * step_ms + credit_ms - self.spent_ms
 
     def add(self, n_emitted: int, taken_ms: float, step_ms: float) -> None:
         """Takes in a round. step_ms: of plain decoding, now."""
@@ -162,10 +170,10 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A decision. n: drafted tokens to verify, the likeliest first, or levels to draft; rate:
-    tokens per millisecond, of levels in the long run; reason: why no more."""
+    """A decision. n_nodes: drafted tokens to verify, the likeliest first; rate: tokens per
+    millisecond; reason: why no more."""
 
-    n: int
+    n_nodes: int
     rate: float
     reason: str
 
@@ -219,6 +227,18 @@ class ModelCosts:
         return self.read_ms + (n_levels - 1) * self.step_ms
 
 
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """A decision about a model. n: levels to draft; rate: tokens per millisecond in the long run.
+
+    reason: why no more.
+    """
+
+    n: int
+    rate: float
+    reason: str
+
+
 def levels(
     acceptance: DepthAcceptance,
     model: ModelCosts,
@@ -226,7 +246,7 @@ def levels(
     max_ms: float,
     n_left: int,
     other_rate: float,
-) -> Draft:
+) -> Levels:
     """Returns how deep a model is to draft, 0 where ``other_rate`` promises more.
 
     n_left: tokens that may follow. other_rate: tokens per millisecond without it. Reading much is
@@ -236,7 +256,7 @@ def levels(
     read_ms = model.read_ms - usual.read_ms
     invested_ms = read_ms / min(max(n_left, 1), HORIZON)  # a token
     expected, reached = 1.0, 1.0
-    best = Draft(0, other_rate, NOTHING_PAYS)
+    best = Levels(0, other_rate, NOTHING_PAYS)
     for n in range(1, min(n_left, LEVELS) + 1):
         reached *= acceptance.rate(n)
         expected += reached
@@ -245,6 +265,6 @@ def levels(
             continue
         # Reading that left nothing to draft with would be lost.
         if model.ms(n) + costs.ms(n + 1) + read_ms / 2 > max_ms:
-            return Draft(best.n, best.rate, IS_LIMIT)
-        best = Draft(n, rate, IS_BEST)
+            return Levels(best.n, best.rate, IS_LIMIT)
+        best = Levels(n, rate, IS_BEST)
     return best

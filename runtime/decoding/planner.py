@@ -41,13 +41,12 @@ class RoundTimings:
     """What a round took.
 
     draft_ms: proposing. verify_ms: the pass of the target model, verification and commit.
-    company: what shared the pass. other_ms: of ``verify_ms``, all but the pass.
+    company: what shared the pass.
     """
 
     draft_ms: float
     verify_ms: float
     company: OtherTexts = ALONE
-    other_ms: float = 0.0
 
 
 class Planning(ABC):
@@ -95,10 +94,6 @@ class Planning(ABC):
     @abstractmethod
     def explain(self) -> list[str]:
         """Returns what was decided in this output so far, a line each."""
-
-    def rounds(self) -> list[str]:
-        """Returns what was decided in each round, and why; nothing where all are alike."""
-        return []
 
 
 class Planner(Protocol):

@@ -117,7 +117,7 @@ class SpeculativeDecoding(Decoding):
         self._commit(tree, verdict)
         verified_s = state.clock.now_s()
         draft_ms, verify_ms = 1000 * (drafted_s - started_s), 1000 * (verified_s - drafted_s)
-        timings = RoundTimings(draft_ms, verify_ms, rows.company, max(0.0, verify_ms - rows.ms))
+        timings = RoundTimings(draft_ms, verify_ms, rows.company)
         state.stats.draft_ms += timings.draft_ms
         state.stats.verify_ms += timings.verify_ms
         return self._re_anchor(context, tree, verdict, rows, timings)
@@ -141,10 +141,6 @@ class SpeculativeDecoding(Decoding):
         if why_not := self._method.no_overlap:
             lines.append(f"overlap: off, {why_not}")
         return lines
-
-    def rounds(self) -> list[str]:
-        """Returns what was decided in each round, and why."""
-        return self._planning.rounds()
 
     def _rest(self, noise: Noise) -> Passes[StepResult]:
         """Returns the token of a step in which nothing is drafted."""

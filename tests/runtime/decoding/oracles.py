@@ -25,12 +25,10 @@ from edgedec.runtime.drafting.drafter import (
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Passes, run_passes
 from edgedec.runtime.sequences.row_stats import RowStats
-from edgedec.runtime.sequences.rows import ALONE, MtpRows, OtherTexts, Rows
+from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 from ..conftest import ToySession
-
-NO_LOGS = np.zeros((0, 0, 8), np.float32)
 
 TEXT = [int(x) for x in np.random.default_rng(0).integers(0, 1000, 600)]
 
@@ -135,14 +133,9 @@ FLAT = {1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0}
 STEEP = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 160.0}
 
 
-def run(
-    planner: AutoPlanner,
-    costs: dict[int, float],
-    n_rounds: int,
-    clock: Callable[[], float] = lambda: 0.0,
-) -> tuple[list[int], float]:
+def run(planner: AutoPlanner, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
     """Plays rounds over TEXT; returns drafted nodes per round and tokens per millisecond."""
-    return play(begin(planner, clock), costs, n_rounds, clock)
+    return play(begin(planner), costs, n_rounds)
 
 
 def begin(planner: AutoPlanner, clock: Callable[[], float] = lambda: 0.0) -> Planning:
@@ -150,37 +143,26 @@ def begin(planner: AutoPlanner, clock: Callable[[], float] = lambda: 0.0) -> Pla
     return planner.begin(DraftPrompt(TEXT[:10]), ToySession(1), clock)
 
 
-def play(
-    planning: Planning,
-    costs: dict[int, float],
-    n_rounds: int,
-    clock: Callable[[], float] = lambda: 0.0,
-    company: OtherTexts = ALONE,
-) -> tuple[list[int], float]:
-    """Plays the rounds of one output; heads in the model say what `Oracle` does where wanted.
-
-    clock: of proposals. company: shares all passes.
-    """
+def play(planning: Planning, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:
+    """Plays the rounds of one output."""
     tokens = TEXT[:10]
     sizes, ms = [], 0.0
     truth = CostTable(dict(costs))
     for _ in range(n_rounds):
         if planning.is_resting:
-            planning.rested(Rows(np.zeros((1, 8), np.float32), ms=truth.ms(1), company=company))
+            planning.rested(Rows(np.zeros((1, 8), np.float32), ms=truth.ms(1)))
             tokens = TEXT[: len(tokens) + 1]
             sizes.append(0)
             ms += truth.ms(1)
             continue
-        context, began_s = DraftContext(tokens, 10, SamplingConfig(), Noise(0)), clock()
+        context = DraftContext(tokens, 10, SamplingConfig(), Noise(0))
         tree = run_passes(planning.propose(context, Budget(n_nodes=100, depth=100)))
         path = tree.matching(TEXT[len(tokens) :])
         emitted = tuple(TEXT[len(tokens) : len(tokens) + len(path) + 1])
         stats = RowStats.of(np.zeros((len(tree) + 1, 8), np.float32))
-        mtp = MtpRows(np.zeros((0, 0, 8), np.int64), NO_LOGS) if planning.wants_mtp else None
-        outcome = RoundOutcome(tree, tuple(path), emitted, stats, mtp=mtp)
+        outcome = RoundOutcome(tree, tuple(path), emitted, stats)
         took = truth.ms(len(tree) + 1)
-        draft_ms = 1000 * (clock() - began_s)
-        planning.observe(context, outcome, RoundTimings(draft_ms, took, company))
+        planning.observe(context, outcome, RoundTimings(0.0, took))
         tokens = [*tokens, *emitted]
         sizes.append(len(tree))
         ms += took

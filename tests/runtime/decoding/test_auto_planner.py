@@ -92,19 +92,6 @@ def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:
     assert line.endswith(" observed")
 
 
-def test_each_round_says_why_it_drafted_as_it_did() -> None:
-    planning = begin(make([Oracle(1.0, 0.9)], FLAT))
-    assert planning.rounds() == []
-    play(planning, FLAT, 3)
-    first, *_, last = lines = planning.rounds()
-    assert len(lines) == 3
-    assert first == (
-        "round 1: free drafts (most tokens per ms), 4 drafted, 4 accepted, gain over plain 3.49 "
-        "predicted, 11.8 ms"
-    )
-    assert last.startswith("round 3: free drafts (most tokens per ms), 4 drafted, 4 accepted, ")
-
-
 def test_the_summary_counts_the_rounds_of_a_draft_model() -> None:
     log = DecisionLog()
     assert log.lines(0.1) == []
@@ -143,38 +130,30 @@ def test_drafters_learn_of_the_rows_that_were_computed() -> None:
     assert found.tree.nodes[0].token == TEXT[10]
 
 
-def test_passes_teach_what_drafts_cost_over_the_token_before_them() -> None:
-    """Where there are no passes over one row, all may have become dearer."""
-    believed, truth = {1: 10.0, 3: 10.5, 5: 11.0, 8: 14.0}, {1: 10.0, 3: 10.5, 5: 13.0, 8: 14.0}
+def test_a_pass_teaches_what_its_drafts_and_the_token_before_them_cost() -> None:
+    believed = {1: 10.0, 3: 10.5, 5: 11.0, 8: 14.0}
     planner = make([Oracle(1.0, 0.9, depth=4)], believed)
-    sizes, _ = run(planner, truth, 40)
+    sizes, _ = run(planner, {**believed, 5: 13.0}, 40)
     assert sizes[-10:] == [4] * 10
     table = run_passes(planner.costs.of("target", ToySession(1)))
-    assert table.ms(5) == pytest.approx(13.0, rel=0.001)
-    for _ in range(60):
-        table.observe(1, 10.0)
-        table.observe(5, 13.0)
-    assert table.ms(1) == pytest.approx(10.0, rel=0.01)
-    assert table.ms(5) == pytest.approx(13.0, rel=0.01)
-    assert table.ms(3) == pytest.approx(10.5, rel=0.01), "nobody tried it"
+    assert table.ms(5) == pytest.approx(13.0, rel=0.05)
+    assert table.ms(5) - table.ms(3) > 1.5 * (believed[5] - believed[3])
 
 
-@pytest.mark.parametrize(("right", "n_least", "n_most"), [(0.0, 1, 5), (1.0, 40, 40)])
+@pytest.mark.parametrize(("right", "name", "is_asking"), [
+    (0.0, "mtp", False), (1.0, "mtp", True),
+])  # fmt: skip
 def test_heads_in_the_model_are_left_out_where_their_own_drafts_do_not_come_true(
-    right: float, n_least: int, n_most: int
+    right: float, name: str, is_asking: bool
 ) -> None:
-    """A look, of a tenth of a step, is what a percent of ten tokens allows."""
-    free = [Oracle(right, 0.9, 4, "mtp")]
+    free = [Oracle(right, 0.9, 4, name)]
     planner = AutoPlanner(free, KnownCosts(FLAT), mtp_share=0.1)
     planning = begin(planner)
     assert planning.wants_mtp
     play(planning, FLAT, 14)
-    n_asking = 0
-    for _ in range(40):
-        n_asking += planning.wants_mtp
-        play(planning, FLAT, 1)
-    assert n_least <= n_asking <= n_most
-    assert not begin(AutoPlanner([], KnownCosts(FLAT), mtp_share=0.1)).wants_mtp
+    assert planning.wants_mtp == is_asking
+    without = begin(AutoPlanner(free, KnownCosts(FLAT)))
+    assert not without.wants_mtp
 
 
 def test_among_others_a_draft_has_to_pay_for_what_it_adds_to_their_pass() -> None:
@@ -233,10 +212,10 @@ def test_a_drafter_whose_asking_takes_time_and_brings_nothing_rests() -> None:
     slow = Slow()
     planner = AutoPlanner([slow], KnownCosts(FLAT))
     planning = begin(planner, lambda: now_s)
-    play(planning, FLAT, 400, lambda: now_s)
+    play(planning, FLAT, 400)
     n_early = len(slow.asked)
     assert n_early * 0.05 < 2.0 + 0.025 * 400, "twentieths of a step"
-    play(planning, FLAT, 200, lambda: now_s)
+    play(planning, FLAT, 200)
     assert len(slow.asked) - n_early <= LOOK * 200 / 0.05 + 2
 
 

@@ -42,51 +42,25 @@ def test_a_disturbed_pass_moves_the_table_little() -> None:
 @pytest.mark.parametrize(
     ("n_rows", "share", "factor", "own"),
     [
-        # A fifth of what it was late, of half its time at most, for all sizes. A tenth, of a fifth
-        # of its time at most, for its own, if that is above one.
+        # A fifth of what it was late for all sizes; a twentieth, of a tenth at most, for its own.
         (1, 1.2, 1.04, {}),
         (1, 9.0, 1.1, {}),
         (1, 1 / 9, 14 / 15, {}),
-        (4, 1.02, 1.004, {4: 1.002}),
-        (4, 1.1, 1.02, {4: 1.01}),
-        (4, 1.4, 1.08, {4: 1.02}),
-        (4, 0.7, 0.94, {4: 0.98}),
-        (3, 1.1, 1.02, {2: 1.005, 4: 1.005}),
-        (9, 1.1, 1.02, {8: 1.01}),
+        (4, 1.4, 1.08, {4: 1.005}),
+        (4, 1.02, 1.004, {4: 1.001}),
+        (4, 0.7, 0.94, {4: 0.995}),
+        (3, 1.5, 1.1, {2: 1.0025, 4: 1.0025}),
+        (9, 1.5, 1.1, {8: 1.005}),
     ],
 )
-@pytest.mark.parametrize("is_behind_one", [False, True])
 def test_what_one_pass_teaches(
-    n_rows: int, share: float, factor: float, own: dict[int, float], is_behind_one: bool
+    n_rows: int, share: float, factor: float, own: dict[int, float]
 ) -> None:
     table = CostTable({1: 10.0, 2: 12.0, 4: 13.0, 8: 20.0})
     row_ms = {m: factor * ms * own.get(m, 1.0) for m, ms in table.row_ms.items()}
-    if is_behind_one:
-        table.observe(1, 10.0)
     table.observe(n_rows, share * table.ms(n_rows))
     assert table.row_ms == pytest.approx(row_ms)
     assert table.scaled(2.0).row_ms == pytest.approx({m: 2 * ms for m, ms in row_ms.items()})
-
-
-@pytest.mark.parametrize("n_rows", [2, 8])
-def test_a_size_becomes_no_dearer_by_what_the_pass_before_was_late_too(n_rows: int) -> None:
-    table = CostTable({1: 10.0, 2: 12.0, 4: 13.0, 8: 20.0})
-    table.observe(1, 10.5)
-    ratio, late = table.ms(n_rows) / table.ms(1), 10.5 / 10.1
-    table.observe(n_rows, late * table.ms(n_rows))
-    assert table.ms(n_rows) / table.ms(1) == pytest.approx(ratio, rel=1e-3)
-
-
-@pytest.mark.parametrize("sizes", [(1, 1), (1, 4), (4, 1)])
-def test_where_two_passes_in_turn_are_late_all_are(sizes: tuple[int, int]) -> None:
-    table = CostTable({1: 10.0, 4: 13.0})
-    for n_rows in sizes:
-        table.observe(n_rows, 1.4 * {1: 10.0, 4: 13.0}[n_rows])
-    # 8 % by the first; by the second what both were late.
-    late = 1.4 / 1.08 - 1
-    assert table.ms(1) == pytest.approx(10.8 * (1 + min(late, 0.4 - 0.08)))
-    table.observe(1, 14.0)
-    assert table.ms(1) == pytest.approx(14.0, rel=0.01)
 
 
 @pytest.mark.parametrize("ms", [0.0, -1.0, math.inf, math.nan])
@@ -101,7 +75,6 @@ def test_times_that_make_no_sense_teach_nothing(ms: float) -> None:
 
 def test_no_size_costs_less_than_the_first() -> None:
     table = CostTable({1: 10.0, 2: 10.0, 4: 10.001})
-    table.observe(1, 10.0)
     table.observe(4, 1.0)
     assert table.row_ms[1] == table.row_ms[2] == table.row_ms[4]
 
@@ -133,9 +106,7 @@ def test_the_mean_of_two_measurements_is_steady_if_both_were(is_steady: tuple[bo
     assert one.merged(other).is_steady == all(is_steady)
 
 
-@pytest.mark.parametrize(
-    ("room", "sizes"), [(256, ROWS), (7, (1, 2, 3, 4, 5, 6)), (4, (1, 2, 3, 4))]
-)
+@pytest.mark.parametrize(("room", "sizes"), [(256, ROWS), (6, (1, 2, 3, 4, 6)), (5, (1, 2, 3, 4))])
 def test_sizes_that_the_context_has_no_room_for_are_left_out(
     room: int, sizes: tuple[int, ...]
 ) -> None:
@@ -247,7 +218,7 @@ def test_steps_that_differ_are_no_steady_measurement() -> None:
 
 def _measured(sweeps: list[tuple[float, ...]]) -> CostTable:
     """Returns what is measured of passes that take so many milliseconds."""
-    passes = CostTable.measure(ToySession(997), (1, 2, 3, 4, 6, 8, 16))
+    passes = CostTable.measure(ToySession(997))
     wanted = next(passes)
     try:
         for ms in itertools.chain.from_iterable(sweeps):

@@ -37,7 +37,7 @@ def test_models_that_are_always_wrong_lose_no_more_than_may_be_lost(names: list[
     planning = make([], FLAT, *models).begin(
         DraftPrompt(TEXT[:10]), ToySession(1), lambda: Timed.now_s
     )
-    sizes, rate = play(planning, FLAT, 300, lambda: Timed.now_s)
+    sizes, rate = play(planning, FLAT, 300)
     assert sum(model.n_asked for model in models) > 0
     taken = len(sizes) / (10 * rate) + 100 * Timed.now_s  # plain steps
     assert taken <= (1 + OVERDRAFT) * len(sizes) + STAKE + 0.5, "half a step for estimates"
@@ -57,21 +57,21 @@ def test_what_a_draft_model_does_between_its_passes_counts() -> None:
     model = Dawdler(0.8, 0.8, depth=5, name="draft")
     begin = make([], FLAT, model).begin
     planning = begin(DraftPrompt(TEXT[:10]), ToySession(1), lambda: model.now_s)
-    play(planning, FLAT, 100, lambda: model.now_s)
+    play(planning, FLAT, 100)
     assert 1 <= model.n_asked <= 12
 
 
 def test_a_draft_model_that_lost_in_outputs_before_begins_the_next_one_resting() -> None:
-    model = Timed(0.0, 0.8, depth=5, name="draft")
-    planner, clock = make([], FLAT, model), lambda: Timed.now_s
-    run(planner, FLAT, 300, clock)
-    run(planner, FLAT, 300, clock)
+    model = Oracle(0.0, 0.8, depth=5, name="draft")
+    planner = make([], FLAT, model)
+    run(planner, FLAT, 300)
+    run(planner, FLAT, 300)
     model.n_asked = 0
     for _ in range(10):
-        run(planner, FLAT, 30, clock)
+        run(planner, FLAT, 30)
     assert 1 <= model.n_asked <= 30
     model.n_asked, model.right = 0, 0.9
-    run(planner, FLAT, 60, clock)
+    run(planner, FLAT, 60)
     assert model.n_asked >= 30
 
 
