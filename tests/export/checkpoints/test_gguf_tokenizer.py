@@ -73,7 +73,8 @@ def slow_reference(fast: Any, family: str, folder: Path) -> Callable[[str], list
     files = (str(folder / "vocab.json"), str(folder / "merges.txt"))
     slow = getattr(transformers, name)(*files)
     slow.add_tokens(list(fast.added_tokens_decoder.values()))
-    pattern = r"(<\|\w+\|>)" if family == "qwen2" else r"(<\|\w+\|>|\p{N})"
+    added = "|".join(regex.escape(str(token)) for token in fast.added_tokens_decoder.values())
+    pattern = f"({added})" if family == "qwen2" else rf"({added}|\p{{N}})"
 
     def encode(text: str) -> list[int]:
         pieces = [piece for piece in regex.split(pattern, text) if piece]

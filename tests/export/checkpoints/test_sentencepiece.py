@@ -62,7 +62,6 @@ def trained(
                 sentence_iterator=iter(lines[:1500]),
                 model_writer=out,
                 vocab_size=900,
-                hard_vocab_limit=False,  # a short text has fewer pieces
                 num_threads=1,
                 minloglevel=2,
                 **KINDS[kind],
