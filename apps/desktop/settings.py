@@ -113,7 +113,7 @@ class EditorSettings:
     def offers_in(self, path: Path | None) -> bool:
         """Returns whether a file is offered suggestions; None: it has no name yet."""
         endings = {
-            f".{ending.lstrip('*.').lower()}" for ending in self.silent.replace(",", " ").split()
+            f".{word.lstrip('*.').lower()}" for word in self.silent.replace(",", " ").split()
         }
         return path is None or path.suffix.lower() not in endings
 

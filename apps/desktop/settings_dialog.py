@@ -35,7 +35,7 @@ class SettingsDialog(QDialog):
     def __init__(self, settings: EditorSettings, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle("Settings")
-        self.resize(660, 0)
+        self.resize(740, 0)
         self._shows: dict[str, tuple[QWidget, Show]] = {}
         self.tabs = QTabWidget()
         for title, rows in PAGES.items():
