@@ -30,7 +30,7 @@ class TypeSettings:
 
     is_on: suggestions are shown. words: most words at a time. min_probability: of a suggestion, by
     the model. has_terminals: suggestions in terminals, too. off_in: beginnings of names of programs
-    without suggestions, in lower case. rests_on_battery: nothing is suggested on battery power.
+    without suggestions, in lower case.
     """
 
     is_on: bool = True
@@ -38,7 +38,6 @@ class TypeSettings:
     min_probability: float = 0.7
     has_terminals: bool = False
     off_in: tuple[str, ...] = _PASSWORD_STORES
-    rests_on_battery: bool = False
 
     @classmethod
     def parse(cls, table: object, origin: str) -> TypeSettings:
@@ -59,7 +58,6 @@ class TypeSettings:
             min_probability=least,
             has_terminals=read.flag("has_terminals", usual.has_terminals),
             off_in=tuple(name.lower() for name in off_in if name),
-            rests_on_battery=read.flag("rests_on_battery", usual.rests_on_battery),
         )
 
     def allows(self, application: str, kind: FieldKind) -> bool:
