@@ -1,6 +1,6 @@
-"""What transformers 5.24 reads otherwise in files of transformers 4, as that itself showed.
+"""What transformers 5.24 reads otherwise in files of transformers 4, as its code says.
 
-`tools/fuzz/tokenizer_settings.py` compares thousands of drawn files with both versions.
+`tools/fuzz/tokenizer_settings.py` compares drawn files with what both versions give.
 """
 
 from __future__ import annotations
