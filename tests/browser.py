@@ -15,6 +15,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 _TAKES_PIPES = 'exec 3<&"$1" 4>&"$2"; shift 2; exec "$@"'
 
 
+_IS_LOADING = "execution context"
+"""What the browser says has gone, or is not there yet, while a page takes another's place."""
+
+
 class Browser:
     """Chromium, driven through its debugging pipes."""
 
@@ -62,6 +66,9 @@ class Browser:
         while True:
             answer = self._next()
             if answer.get("id") == number:
+                if _IS_LOADING in answer.get("error", {}).get("message", ""):
+                    return self.ask(method, **params)
+                assert "result" in answer, answer
                 return answer["result"]
 
     def _next(self) -> Any:
