@@ -15,8 +15,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 _TAKES_PIPES = 'exec 3<&"$1" 4>&"$2"; shift 2; exec "$@"'
 
 
-_IS_LOADING = "execution context"
-"""What the browser says has gone, or is not there yet, while a page takes another's place."""
+_IS_LOADING = ("context", "navigated")
+"""What the browser's refusals name while a page takes another's place."""
 
 
 class Browser:
@@ -66,7 +66,8 @@ class Browser:
         while True:
             answer = self._next()
             if answer.get("id") == number:
-                if _IS_LOADING in answer.get("error", {}).get("message", ""):
+                refusal = answer.get("error", {}).get("message", "")
+                if any(word in refusal for word in _IS_LOADING):
                     return self.ask(method, **params)
                 assert "result" in answer, answer
                 return answer["result"]
