@@ -20,7 +20,6 @@ from edgedec.models.bundle_files import (
 )
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.fields import Fields, shown
-from edgedec.models.file_kinds import file_kind
 from edgedec.models.graph import ONNX_SUFFIX
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry, read_model_entry
 from edgedec.models.onnx_locations import locations
@@ -212,6 +211,8 @@ def _read_json(folder: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise BundleError(f"cannot read a bundle at {folder}: {error.strerror}") from None
     if not is_folder:
+        from edgedec.models.file_kinds import file_kind  # few runs name what is no bundle
+
         kind = file_kind(folder) if folder.exists() else "nothing"
         raise BundleError(
             f"{folder}: found {kind}, expected a bundle directory (`edgedec export` makes one)"

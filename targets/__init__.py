@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Literal
 
 from edgedec.models.errors import ConfigError
-from edgedec.models.installation import install_command
 from edgedec.targets.device_target import ChipOption, DeviceTarget, Place, PlaceOption
 from edgedec.targets.graph_kind import GraphKind
 
@@ -63,6 +62,8 @@ def place_target(option: PlaceOption) -> DeviceTarget:
 
 def place_needs(target: DeviceTarget, place: Place) -> str:
     """Returns what brings a place of ``target``, for messages."""
+    from edgedec.models.installation import install_command  # errors alone say it
+
     return place.needs or install_command(find_graph_kind(target.compiler).extra)
 
 
