@@ -81,8 +81,9 @@ DOOR, BEHIND = "runtime/engine/engine.py", "search"
 
 SHARED_ROOMS = (
     ("console", "user_paths"),
-    ("exporter", "kept_texts", "measuring", "model_advice", "peers", "programs", "typing"),
+    ("exporter", "kept_texts", "measuring", "model_advice", "peers", "programs"),
     ("model_names", "results"),
+    ("typing",),
     ("options",),
     ("evaluation",),
 )

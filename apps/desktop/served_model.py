@@ -89,7 +89,7 @@ class ServedModel(QObject):
     def _start(self) -> None:
         self._process = process = QProcess(self)
         process.setProgram(sys.executable)
-        process.setArguments(["-m", "edgedec.apps.desktop.model_worker"])
+        process.setArguments(["-m", "edgedec.apps.typing.model_worker"])
         process.setProcessChannelMode(QProcess.ProcessChannelMode.ForwardedErrorChannel)
         process.readyReadStandardOutput.connect(lambda: self._read(process))
         process.finished.connect(lambda: self._lose(process))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_WORKER = ("-m", "edgedec.apps.desktop.model_worker")
+_WORKER = ("-m", "edgedec.apps.typing.model_worker")
 _LINE_BYTES = 1 << 20
 _RESTART_S = 5.0
 
@@ -63,7 +63,7 @@ class ModelProcess:
     def alternatives(self) -> None:
         """Asks for other continuations of the latest text."""
         if self._number:
-            self._ask("alternatives", number=self._number, asked=self._version)
+            self._ask("alternatives", number=self._number, request=self._version)
 
     def pause(self) -> None:
         """Nobody wants what was asked for last."""
@@ -106,7 +106,7 @@ class ModelProcess:
                     self._on_remark(f"suggestions come from {event['bundle']}")
             case "offer" if self._is_latest(event, event["offer"]["version"]):
                 self._on_offer(event["offer"]["text"], event["offer"]["is_complete"])
-            case "alternatives" if self._is_latest(event, event["asked"]):
+            case "alternatives" if self._is_latest(event, event["request"]):
                 self._on_others([offer["text"] for offer in event["offers"]])
             case "failed" | "ended":
                 self._on_remark(event["reason"])

@@ -1,1 +1,1 @@
-"""What `edgedec lsp` and `edgedec desktop` share: settings and memory of suggestions."""
+"""What `edgedec lsp`, `desktop` and `type` share: settings, memory, and the model's process."""

@@ -15,9 +15,9 @@ from .conftest import until  # it skips where there is no PySide6
 
 from PySide6.QtTest import QTest  # isort: skip
 
-from edgedec.apps.desktop.model_worker import Worker
 from edgedec.apps.desktop.settings import EditorSettings
 from edgedec.apps.desktop.window import EditorWindow
+from edgedec.apps.typing.model_worker import Worker
 from edgedec.autocomplete import Document
 
 from .test_program import MAIN, PLAIN, Begin, begin, wait_for_another

@@ -1,10 +1,10 @@
-"""A program of its own that has the model, so that the window waits for nothing that a model does.
+"""A program of its own that has the model, so that no window or key waits for what a model does.
 
-python -m edgedec.apps.desktop.model_worker
+python -m edgedec.apps.typing.model_worker
 
 It reads a JSON object a line, {"do": name} with what that needs: `Worker` has a method for each
-name. What happens it writes likewise, {"tell": name}, for `ServedModel`. It ends with its standard
-input, so that a window that crashes does not leave it behind.
+name. What happens it writes likewise, {"tell": name}. It ends with its standard input, so that a
+program that crashes does not leave it behind.
 """
 
 from __future__ import annotations
