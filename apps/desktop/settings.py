@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 
 from edgedec.apps.typing.options import TYPING_NAMES, typing_config
+from edgedec.apps.typing.settings_file import KeptSettings
 from edgedec.apps.typing.typing_memory import TypingMemory
 from edgedec.autocomplete import AutocompleteConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
-from edgedec.system.files import replace_text
 from edgedec.widgets import Trigger
 
 THEMES = ("system", "light", "dark")
@@ -126,42 +124,13 @@ class EditorSettings:
             str(folder / "sessions") if self.keeps_session else "",
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the table that `parse` reads."""
-        return asdict(self)
 
-
-class SettingsFile:
-    """The settings in the folder that the platform has for them."""
+class SettingsFile(KeptSettings[EditorSettings]):
+    """The file of these settings."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.path = (folder or Path(platformdirs.user_config_dir("edgedec"))) / "desktop.json"
-
-    def read(self) -> EditorSettings:
-        """Returns what is in the file; the usual settings where there is none.
-
-        Raises:
-            ConfigError: The file makes no sense.
-        """
-        try:
-            content = json.loads(self.path.read_bytes())
-        except FileNotFoundError:
-            return EditorSettings()
-        except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"cannot read {self.path}: {error}; remove it") from None
-        return EditorSettings.parse(content, str(self.path))
-
-    def write(self, settings: EditorSettings) -> None:
-        """Puts the settings into the file.
-
-        Raises:
-            ConfigError: It cannot be written.
-        """
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(self.path, json.dumps(settings.to_dict(), indent=2))
-        except OSError as error:
-            raise ConfigError(f"cannot keep settings in {self.path}: {error.strerror}") from None
+        """``folder``: where it is; None: in the platform's folder for settings."""
+        super().__init__("desktop.json", EditorSettings.parse, folder)
 
 
 def _choice(read: Fields, key: str, known: tuple[str, ...], usual: str) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import platformdirs
-
 from edgedec.apps.type.prose import N_WORDS
 from edgedec.apps.type.text_place import FieldKind
+from edgedec.apps.typing.settings_file import KeptSettings
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
-from edgedec.system.files import replace_text
 
 _TERMINALS = (
     "alacritty", "foot", "gnome-terminal", "kgx", "kitty", "konsole", "lxterminal",
@@ -69,34 +66,9 @@ class TypeSettings:
         return kind is FieldKind.PROSE
 
 
-class SettingsFile:
-    """The settings in the folder that the platform has for them."""
+class SettingsFile(KeptSettings[TypeSettings]):
+    """The file of these settings."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.path = (folder or Path(platformdirs.user_config_dir("edgedec"))) / "type.json"
-
-    def read(self) -> TypeSettings:
-        """Returns what is in the file; the usual settings if there is none.
-
-        Raises:
-            ConfigError: The file makes no sense.
-        """
-        try:
-            table = json.loads(self.path.read_bytes())
-        except FileNotFoundError:
-            return TypeSettings()
-        except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"cannot read {self.path}: {error}; mend or remove it") from None
-        return TypeSettings.parse(table, str(self.path))
-
-    def write(self, settings: TypeSettings) -> None:
-        """Replaces the file, whole or not at all.
-
-        Raises:
-            ConfigError: It cannot be written.
-        """
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(self.path, json.dumps(asdict(settings), indent=2) + "\n")
-        except OSError as error:
-            raise ConfigError(f"cannot write {self.path}: {error.strerror}") from None
+        """``folder``: where it is; None: in the platform's folder for settings."""
+        super().__init__("type.json", TypeSettings.parse, folder)
