@@ -236,7 +236,7 @@ class KeepInputs:
 def parts_of_pass(
     passes: Sequence[DevicePass], n_rows: int, logit_rows: Sequence[int]
 ) -> Iterator[tuple[DevicePass, range]]:
-    """Yields what a pass of ``n_rows`` is cut into, of which the rows ``logit_rows`` give logits.
+    """Yields the parts of a pass of ``n_rows``, whose rows ``logit_rows`` give logits.
 
     A part is of the smallest kind that all rows left fit into; if there is none, of the largest
     that gives as many logits as are asked for.

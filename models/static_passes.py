@@ -55,7 +55,7 @@ def coreml_port(name: str) -> str:
 
 
 def parts_of_pass(n_rows: int, logit_rows: Sequence[int]) -> Iterator[PassPart]:
-    """Yields what a pass of ``n_rows`` is cut into, of which rows ``logit_rows`` give logits.
+    """Yields the parts of a pass of ``n_rows``, whose rows ``logit_rows`` give logits.
 
     Many rows at once pay where at most one of them gives logits, few are cheaper in the small
     functions.

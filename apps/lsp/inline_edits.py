@@ -1,4 +1,4 @@
-"""The next edit, for one editor: what it asks, and what became of the answers."""
+"""Answers one editor's questions about the next edit, and remembers what it offered."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class InlineEdits:
         return None
 
     def _offer(self, document: OpenDocument, edit: Edit) -> InlineEdit:
-        """Returns an edit as the editor is told of it; whole lines but for the last one's end."""
+        """Returns an edit in the editor's terms, without a line end that both texts end with."""
         identifier = uuid4().hex
         self._offered[identifier] = edit
         while len(self._offered) > _N_OFFERED:

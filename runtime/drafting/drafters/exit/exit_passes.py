@@ -62,7 +62,7 @@ class ExitPasses(TargetPasses):
         return rows
 
     def verify(self, pass_: Pass) -> Passes[Rows]:
-        """Returns the rows of ``pass_``, of which the first layers are computed in part."""
+        """Returns the rows of ``pass_``. Some have gone through the first layers already."""
         rows, new = self._placed(pass_.tree)
         sequence = self.sequence
         if not self._tokens or sequence.n_tokens + len(new) > sequence.context:
