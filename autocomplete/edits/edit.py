@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
+
+_N_COUNTED = 256
+"""Predictions whose counts are kept."""
+
+
+def _latest() -> deque[int]:
+    return deque(maxlen=_N_COUNTED)
 
 
 @dataclass
 class EditCounts:
-    """What predictions cost.
+    """What the latest predictions cost, so that an editor's day takes no more memory.
 
     n_prompt_tokens: of each prompt. n_read_tokens: of these, computed and not known from before.
     n_new_tokens, n_passes: of each answer, as far as it was needed.
     """
 
-    n_prompt_tokens: list[int] = field(default_factory=list)
-    n_read_tokens: list[int] = field(default_factory=list)
-    n_new_tokens: list[int] = field(default_factory=list)
-    n_passes: list[int] = field(default_factory=list)
+    n_prompt_tokens: deque[int] = field(default_factory=_latest)
+    n_read_tokens: deque[int] = field(default_factory=_latest)
+    n_new_tokens: deque[int] = field(default_factory=_latest)
+    n_passes: deque[int] = field(default_factory=_latest)
 
 
 @dataclass(frozen=True)
