@@ -12,6 +12,7 @@ INLINE_EDIT = "textDocument/copilotInlineEdit"
 DID_SHOW_INLINE_EDIT = "textDocument/didShowInlineEdit"
 DID_FOCUS = "textDocument/didFocus"
 ACCEPT_EDIT, DISMISS_EDIT = "edgedec.acceptEdit", "edgedec.dismissEdit"
+SKIP_EDIT = "edgedec.skipEdit"
 """Commands, whose argument is the identifier of an edit."""
 
 
@@ -42,12 +43,17 @@ class InlineEditParams:
 
 @attrs.define
 class InlineEdit:
-    """What is to stand in a range. command: to be run once it has been accepted."""
+    """What is to stand in a range. command: to be run once it has been accepted.
+
+    changes: the same edit in its smallest parts, in order, to be shown and made as one. Copilot's
+    server does not have them.
+    """
 
     text: str
     range: types.Range
     text_document: EditedDocument
     command: types.Command
+    changes: list[types.TextEdit]
 
 
 @attrs.define

@@ -19,7 +19,9 @@ from edgedec.apps.lsp.inline_edit_types import (
     InlineEditParams,
 )
 from edgedec.apps.lsp.served_model import ServedModel
+from edgedec.apps.lsp.text_buffer import LINE_END, to_units
 from edgedec.autocomplete.edits import Edit
+from edgedec.autocomplete.edits.replacements import replacements
 from edgedec.models.errors import SessionError
 
 _N_OFFERED = 64
@@ -89,13 +91,21 @@ class InlineEdits:
 
     def accept(self, identifier: str) -> None:
         """An edit was taken; its change arrives as any other."""
-        self._offered.pop(identifier, None)
+        edit = self._offered.pop(identifier, None)
+        if edit is not None and self._model.predictor is not None:
+            self._model.predictor.accept(edit)
 
     def dismiss(self, identifier: str) -> None:
         """An edit was not wanted."""
         edit = self._offered.pop(identifier, None)
         if edit is not None and self._model.predictor is not None:
             self._model.predictor.dismiss(edit)
+
+    def skip(self, identifier: str) -> None:
+        """Another edit is wanted before the document changes."""
+        edit = self._offered.get(identifier)
+        if edit is not None and self._model.predictor is not None:
+            self._model.predictor.skip(edit)
 
     def was_shown(self, params: Any) -> None:
         """An edit is on the screen, or another document is looked at; neither changes anything."""
@@ -132,9 +142,25 @@ class InlineEdits:
         n_end = _n_end(old)
         if n_end and n_end == _n_end(text):
             old, text = old[:-n_end], text[:-n_end]
-        place = types.Range(document.position(edit.start), document.position(edit.start + len(old)))
+        start = document.position(edit.start)
+        changes = [
+            types.TextEdit(
+                types.Range(_behind(start, old[: part.start]), _behind(start, old[: part.end])),
+                part.text,
+            )
+            for part in replacements(old, text)
+        ]
+        place = types.Range(start, _behind(start, old))
         command = types.Command("Accept the edit", ACCEPT_EDIT, arguments=[identifier])
-        return InlineEdit(text, place, EditedDocument(document.uri, document.version), command)
+        edited = EditedDocument(document.uri, document.version)
+        return InlineEdit(text, place, edited, command, changes)
+
+
+def _behind(start: types.Position, text: str) -> types.Position:
+    """Returns where a text ends that begins at a position."""
+    *whole, last = LINE_END.split(to_units(text))
+    column = len(last) if whole else start.character + len(last)
+    return types.Position(start.line + len(whole), column)
 
 
 def _n_end(text: str) -> int:

@@ -23,6 +23,7 @@ from edgedec.apps.lsp.inline_edit_types import (
     DID_SHOW_INLINE_EDIT,
     DISMISS_EDIT,
     INLINE_EDIT,
+    SKIP_EDIT,
     InlineEditRequest,
 )
 from edgedec.apps.lsp.served_model import ServedModel
@@ -134,6 +135,7 @@ class EdgedecServer(LanguageServer):
             self._on(noted, self.session.edits.was_shown)
         self.command(ACCEPT_EDIT)(partial(self.session.edits.accept))
         self.command(DISMISS_EDIT)(partial(self.session.edits.dismiss))
+        self.command(SKIP_EDIT)(partial(self.session.edits.skip))
         self._on(types.SHUTDOWN, self._shut_down)
 
     async def serve(self, reader: asyncio.StreamReader, writer: Any) -> int:

@@ -30,6 +30,11 @@ class Change:
     below: tuple[str, ...] = ()
 
     @property
+    def n_characters(self) -> int:
+        """Characters of its lines, before and after."""
+        return sum(map(len, (*self.before, *self.after, *self.above, *self.below)))
+
+    @property
     def diff(self) -> str:
         """The change as the body of a unified diff, with a line of what is around it."""
         rows = [(" ", self.above), ("-", self.before), ("+", self.after), (" ", self.below)]
@@ -55,6 +60,18 @@ class Span:
         while end < n_least - start and old[-1 - end] == new[-1 - end]:
             end += 1
         return cls(start, len(old) - end, len(new) - end)
+
+    def parts(self, old: Sequence[str], new: Sequence[str]) -> list[Span]:
+        """Returns its changes that are far from one another, as those of several cursors are."""
+        if self.old_end != self.new_end:
+            return [self]
+        parts: list[Span] = []
+        for line in range(self.start, self.old_end):
+            if old[line] != new[line]:
+                is_near = parts and line <= parts[-1].new_end + _NEAR
+                start = parts.pop().start if is_near else line
+                parts.append(Span(start, line + 1, line + 1))
+        return parts
 
 
 @dataclass
@@ -112,28 +129,30 @@ class EditHistory:
     def changes(self) -> list[Change]:
         """The changes, the latest last."""
         with self._lock:
-            latest = self._change(self._latest)
-            return [*self._closed, *([] if latest is None else [latest])]
+            return [*self._closed, *self._changes(self._latest)]
 
     def _close(self, name: str) -> None:
-        if (change := self._change(name)) is not None:
-            self._closed.append(change)
+        if changes := self._changes(name):
+            self._closed.extend(changes)
             self._open[name].base = self._open[name].lines
 
-    def _change(self, name: str) -> Change | None:
+    def _changes(self, name: str) -> list[Change]:
         known = self._open.get(name)
         span = None if known is None else Span.between(known.base, known.lines)
         if known is None or span is None:
-            return None
-        start = span.start
-        return Change(
-            name,
-            start,
-            tuple(known.base[start : span.old_end]),
-            tuple(known.lines[start : span.new_end]),
-            tuple(known.lines[max(0, start - 1) : start]),
-            tuple(known.lines[span.new_end : span.new_end + 1]),
-        )
+            return []
+        base, lines = known.base, known.lines
+        return [
+            Change(
+                name,
+                part.start,
+                tuple(base[part.start : part.old_end]),
+                tuple(lines[part.start : part.new_end]),
+                tuple(lines[max(0, part.start - 1) : part.start]),
+                tuple(lines[part.new_end : part.new_end + 1]),
+            )
+            for part in span.parts(base, lines)
+        ]
 
 
 def _are_near(earlier: Span, edit: Span) -> bool:

@@ -11,20 +11,37 @@ _AGREEING = 2
 
 @dataclass(frozen=True)
 class Hunk:
-    """Old lines [start, old_end) that become new lines [start, new_end)."""
+    """Old lines [start, old_end) that become new lines [new_start, new_end)."""
 
     start: int
     old_end: int
+    new_start: int
     new_end: int
 
 
-def first_hunk(old: Sequence[str], new: Sequence[str], is_whole: bool) -> Hunk | None:
+NOTHING = Hunk(0, 0, 0, 0)
+
+
+def first_hunk(
+    old: Sequence[str], new: Sequence[str], is_whole: bool, past: Hunk = NOTHING
+) -> Hunk | None:
     """Returns the first change; None if there is none, or if it is not known yet where it ends.
 
     Args:
         new: Lines as far as they are written, without one that is unfinished.
         is_whole: Nothing will follow ``new``.
+        past: The change behind which to look.
     """
+    hunk = _first(old[past.old_end :], new[past.new_end :], is_whole)
+    if hunk is None:
+        return None
+    n_old, n_new = past.old_end, past.new_end
+    return Hunk(
+        n_old + hunk.start, n_old + hunk.old_end, n_new + hunk.new_start, n_new + hunk.new_end
+    )
+
+
+def _first(old: Sequence[str], new: Sequence[str], is_whole: bool) -> Hunk | None:
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1
@@ -34,7 +51,7 @@ def first_hunk(old: Sequence[str], new: Sequence[str], is_whole: bool) -> Hunk |
         for new_end in range(start, min(start + n_more, len(new)) + 1):
             old_end = start + n_more - (new_end - start)
             if old_end <= len(old) and _agree(old[old_end:], new[new_end:]):
-                return Hunk(start, old_end, new_end) if n_more else None
+                return Hunk(start, old_end, start, new_end) if n_more else None
     return None
 
 
@@ -42,7 +59,7 @@ def _to_end(old: Sequence[str], new: Sequence[str], start: int) -> Hunk | None:
     end = 0
     while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
         end += 1
-    hunk = Hunk(start, len(old) - end, len(new) - end)
+    hunk = Hunk(start, len(old) - end, start, len(new) - end)
     return hunk if hunk.old_end > start or hunk.new_end > start else None
 
 

@@ -16,9 +16,9 @@ from edgedec.autocomplete.document import Document
 from edgedec.autocomplete.edits.changes import Change, EditHistory
 from edgedec.autocomplete.edits.edit import Edit, EditCounts
 from edgedec.autocomplete.edits.formats import FORMATS, EditContext, EditPrompt
-from edgedec.autocomplete.edits.hunks import Hunk, first_hunk
+from edgedec.autocomplete.edits.hunks import NOTHING, Hunk, first_hunk
 from edgedec.autocomplete.edits.lines import line_end_of, lines_with_ends, without_end
-from edgedec.autocomplete.edits.quiet import Quiet
+from edgedec.autocomplete.edits.quiet import Quiet, is_unwanted
 from edgedec.autocomplete.edits.window import EditWindow, likely_lines, line_of, window_at
 from edgedec.models.errors import ConfigError, EdgedecError, SessionError
 from edgedec.runtime.backends import running_passes as running_passes
@@ -31,6 +31,9 @@ _PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses 
 _GROWTH = 64  # tokens by which an answer may be longer than the window
 _N_AROUND = 30  # lines on either side of a window that formats may show
 _MAX_TOKENS = 4096  # of a prompt and its answer, as Zed's editor has it
+_MAX_CHARACTERS = (
+    4 * _MAX_TOKENS
+)  # of a window, and of a change; more are no text that people write
 _N_PLACES = 2  # windows that are asked about after one key
 
 
@@ -156,6 +159,14 @@ class EditPredictor:
         """An edit was not wanted: it is not offered again."""
         self._quiet.dismiss(edit)
 
+    def accept(self, edit: Edit) -> None:
+        """An edit was taken: what somebody then takes back of it is not offered again."""
+        self._quiet.accept(edit)
+
+    def skip(self, edit: Edit) -> None:
+        """Another edit is wanted: this one is not offered before the document changes."""
+        self._quiet.skip(edit)
+
     def forget(self, name: str) -> None:
         """A document was closed."""
         self._history.forget(name)
@@ -202,11 +213,15 @@ class EditPredictor:
 
     def _predict(self, document: Document, marked: tuple[int, ...], version: int) -> Edit | None:
         changes = self._history.changes
-        if not changes:
+        if not changes or changes[-1].n_characters > _MAX_CHARACTERS:
             return None
+        if "\0" in document.text:  # a binary file
+            return None
+        changes = [change for change in changes if change.n_characters <= _MAX_CHARACTERS]
         for line in self._places(document, marked):
             window = window_at(document, line, self._config.n_lines, _N_AROUND)
-            prompt = self._prompt(window, changes)
+            is_long = len(window.text) > _MAX_CHARACTERS  # a line of a minified file is
+            prompt = None if is_long else self._prompt(window, changes)
             edit = None if prompt is None else self._rewrite(document, window, prompt, version)
             if self._is_stale(version):
                 return None
@@ -247,7 +262,7 @@ class EditPredictor:
     def _rewrite(
         self, document: Document, window: EditWindow, prompt: EditPrompt, version: int
     ) -> Edit | None:
-        """Returns the first change that the model makes to a window; None if it makes none."""
+        """Returns the first change to a window that may be shown; None if the model makes none."""
         request = GenerationConfig(
             max_new_tokens=self._n_new_tokens(window),
             method=self._config.method,
@@ -259,7 +274,7 @@ class EditPredictor:
         stream = self._engine.stream(prompt.tokens, request)
         stream.watch()
         lines: list[_Line] = []
-        text, log_prob = "", 0.0
+        text, log_prob, past = "", 0.0, NOTHING
         try:
             for piece in stream.pieces:
                 if self._is_stale(version):
@@ -271,9 +286,14 @@ class EditPredictor:
                     line, _, text = text.partition("\n")
                     lines.append(_Line(line, log_prob))
                     log_prob = 0.0
-                    hunk = first_hunk(window.lines, [line.text for line in lines], False)
+                    hunk = first_hunk(window.lines, [line.text for line in lines], False, past)
                     if hunk is not None:
-                        return self._offer(document, window, hunk, lines, version)
+                        edit = self._edit(document, window, hunk, lines, version)
+                        if not self._is_wanted(edit, document):
+                            return None
+                        if not self._quiet.is_refused(edit, document):
+                            return edit
+                        past = hunk
         finally:
             stream.stop()
             self._count(stream, len(prompt.tokens))
@@ -281,27 +301,34 @@ class EditPredictor:
             return None  # cut off: what is missing is not left out
         if text:
             lines.append(_Line(text, log_prob))
-        hunk = first_hunk(window.lines, [line.text for line in lines], True)
-        return None if hunk is None else self._offer(document, window, hunk, lines, version)
+        hunk = first_hunk(window.lines, [line.text for line in lines], True, past)
+        if hunk is None:
+            return None
+        edit = self._edit(document, window, hunk, lines, version)
+        is_offered = self._is_wanted(edit, document) and not self._quiet.is_refused(edit, document)
+        return edit if is_offered else None
 
-    def _offer(
+    def _is_wanted(self, edit: Edit, document: Document) -> bool:
+        """Says whether an edit is likely, and one that somebody may want to see."""
+        is_likely = edit.probability >= self._config.min_probability
+        return is_likely and not is_unwanted(edit, document, self._history.changes)
+
+    def _edit(
         self,
         document: Document,
         window: EditWindow,
         hunk: Hunk,
         lines: list[_Line],
         version: int,
-    ) -> Edit | None:
-        """Returns a change as an edit of the document, if it is likely and worth showing."""
-        counted = lines[hunk.start : hunk.new_end + (hunk.new_end == hunk.start)]
+    ) -> Edit:
+        """Returns a change as an edit of the document."""
+        counted = lines[hunk.new_start : hunk.new_end + (hunk.new_end == hunk.new_start)]
         probability = math.exp(sum(line.log_prob for line in counted))
-        if probability < self._config.min_probability:
-            return None
         whole = lines_with_ends(document.text[window.start :])
         start = window.start + sum(map(len, whole[: hunk.start]))
         end = start + sum(map(len, whole[hunk.start : hunk.old_end]))
         ending = line_end_of(document.text)
-        text = "".join(line.text + ending for line in lines[hunk.start : hunk.new_end])
+        text = "".join(line.text + ending for line in lines[hunk.new_start : hunk.new_end])
         if end == len(document.text) and document.text and not document.text.endswith(("\n", "\r")):
             text = text.removesuffix(ending)
             if start == end:  # new lines behind a last one that has no end
@@ -311,9 +338,7 @@ class EditPredictor:
         n_same = _n_same(document.text[start:end], text)
         ms = 1000 * (time.perf_counter() - self._updated_s)
         line = window.first + hunk.start
-        edit = Edit(document.name, start, end, text, line, start + n_same, probability, ms, version)
-        is_quiet = self._quiet.is_unwanted(edit, document, self._history.changes)
-        return None if is_quiet else edit
+        return Edit(document.name, start, end, text, line, start + n_same, probability, ms, version)
 
 
 def _n_same(old: str, new: str) -> int:

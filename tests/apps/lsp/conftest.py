@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,14 @@ def hear_hangups() -> None:
 class Editor:
     """Speaks JSON-RPC with a process; answers its requests with ``answers`` by method, or null."""
 
-    def __init__(self, *arguments: str, answers: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        answers: dict[str, Any] | None = None,
+        program: Sequence[str] = PROGRAM,
+    ) -> None:
         self.process = subprocess.Popen(
-            [*PROGRAM, *arguments],
+            [*program, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -185,6 +190,30 @@ def editor(smollm2_bundle: Path) -> Iterator[Editor]:
     """An editor whose server has SmolLM2 loaded, and has ended well after the last test."""
     editor = Editor(str(smollm2_bundle), "-n", "12", "--min-probability", "0")
     editor.begin()
+    editor.wait_until_loaded()
+    yield editor
+    assert editor.end() == 0
+
+
+KNOWING = Path(__file__).parent / "knowing_server.py"
+
+
+@pytest.fixture(scope="session")
+def known_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that `KNOWING` takes for a bundle."""
+    folder = tmp_path_factory.mktemp("bundles") / "known.edgedec"
+    folder.mkdir()
+    (folder / "manifest.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def knowing(known_bundle: Path) -> Iterator[Editor]:
+    """An editor whose server's model knows by heart which edits follow."""
+    editor = Editor(
+        str(known_bundle), "--min-probability", "1", program=[sys.executable, str(KNOWING)]
+    )
+    editor.begin(options={"edit_format": "sweep", "n_others": 0})
     editor.wait_until_loaded()
     yield editor
     assert editor.end() == 0
