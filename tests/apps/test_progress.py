@@ -47,7 +47,8 @@ def test_a_file_has_a_line_a_minute(
             bars.report("train", step, 200, f"loss {step}")
     lines = capsys.readouterr().err.splitlines()
     reported = [re.sub(r"\d+", "N", line) for line in lines]
-    assert reported == [*first, *["train: N of N, loss N"] * 3]
+    unit = ["min", "min", "s", "s"]
+    assert reported == [*first, *(f"train: N of N, loss N, about N {u} left" for u in unit)]
 
 
 def test_phases_without_an_end_are_reported_by_name(
@@ -60,3 +61,38 @@ def test_phases_without_an_end_are_reported_by_name(
             if done == 6:
                 break
     assert capsys.readouterr().err.splitlines() == ["walk ..."] * 2
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("n_cached", [0, 300])
+def test_after_a_second_the_time_left_is_shown(
+    is_terminal: bool,
+    n_cached: int,
+    seconds: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tokens that the KV cache held took no time, and do not count as speed."""
+    stderr = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr("sys.stderr", stderr)
+    monkeypatch.setattr(consoles.err, "is_interactive", is_terminal)
+    drawn = []
+    with ProgressBars(count_amount) as bars:
+        for n_read in range(n_cached + 10, n_cached + 60, 10):
+            bars.report("prefill", n_read, 1000)
+            seconds[0] += 0.25
+            if bars._progress is not None:
+                bars._progress.refresh()
+            drawn.append("left" in stderr.getvalue())
+    assert drawn == [False] * 4 + [True]
+    left_s = (1000 - n_cached - 50) / 40
+    assert f"prefill: {n_cached + 50} of 1000, about {left_s:.0f} s left" in re.sub(
+        r"\W*prefill\W*(\d)", r"prefill: \1", stderr.getvalue()
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds_left", "text"),
+    [(0.2, "1 s"), (34.4, "34 s"), (99, "99 s"), (100, "2 min"), (5900, "98 min"), (9000, "2.5 h")],
+)
+def test_durations_are_short(seconds_left: float, text: str) -> None:
+    assert progress.duration_text(seconds_left) == text
