@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,28 +109,22 @@ def kv(
     if exit_layer is not None and draft:
         raise ConfigError("--exit and --draft are two kinds of maps: choose one")
     check_writable(bundle)
-    _fit_maps(job, draft, exit_layer, json)
+    _run(lambda report, is_stopping: _fit_maps(job, draft, exit_layer, report, is_stopping), json)
 
 
-def _fit_maps(job: KVJob, is_draft: bool, exit_layer: int | None, is_json: bool) -> None:
+def _fit_maps(
+    job: KVJob,
+    is_draft: bool,
+    exit_layer: int | None,
+    report: OnProgress,
+    is_stopping: Callable[[], bool],
+) -> Report:
     """Fits the maps from the target to the draft model, or those of the model's own layers."""
     from edgedec.training.kv_maps.kv_job import train_draft_maps, train_own_maps
 
-    stopping = Event()
-    with ProgressBars(count_amount, has_lines=True) as bars, stops_on_interrupt(stopping.set):
-        if is_draft:
-            entry, text = train_draft_maps(job, bars.report, stopping.is_set)
-        else:
-            entry, text = train_own_maps(job, exit_layer, bars.report, stopping.is_set)
-    if is_json:
-        print_json({"bundle": str(job.bundle), **dataclasses.asdict(entry)})
-    else:
-        write_out(
-            f"{job.bundle}: maps from {text}, fitted on {entry.n_tokens:,} tokens; they miss "
-            f"{entry.unexplained:.1%} of the variance, of other texts {entry.held_out:.1%}\n"
-        )
-    if stopping.is_set():
-        raise typer.Exit(130)
+    if is_draft:
+        return train_draft_maps(job, report, is_stopping)
+    return train_own_maps(job, exit_layer, report, is_stopping)
 
 
 @dataclass(frozen=True, kw_only=True)

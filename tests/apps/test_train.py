@@ -88,9 +88,18 @@ def test_the_text_does_not_change(cli: Cli, trained: Path, prompt_file: Path) ->
 
 def test_maps_are_replaced_as_a_whole(cli: Cli, trained: Path, tmp_path: Path) -> None:
     bundle = copied(trained, tmp_path)
-    done = cli("train", "kv", bundle, "--corpus", CORPUS, "--max-tokens", 2500, "--json")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for i in range(3):
+        (corpus / f"{i}.txt").write_text(" ".join(f"{n} times {i} is" for n in range(400)))
+    done = cli("train", "kv", bundle, "--corpus", corpus, "--max-tokens", 2500, "--json")
     assert done.exit_code == 0
     assert done.json["exit_layer"] == 15
+    measured = done.json["measured"]  # pieces of the second text, on which nothing was fitted
+    assert (measured["n_texts"], measured["n_prompt_tokens"]) == (3, 256)
+    assert measured["n_provisional"] == 24
+    assert measured["first_ratio"] > 0
+    assert measured["whole_ratio"] > 0
     files = read_manifest(bundle).auxiliary["kv_maps"].files
     assert sorted(f"auxiliary/{p.name}" for p in (bundle / "auxiliary").iterdir()) == sorted(files)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from edgedec.training import speed_check
 from edgedec.training.features.feature_file import TextFeatures
+from edgedec.training.kv_maps.kv_check import MapsCheck, PromptTimes, held_out_prompts
+from edgedec.training.kv_maps.kv_progress import HELD_OUT
 from edgedec.training.speed_check import Speeds, measured_speeds
 
 
@@ -37,7 +41,10 @@ def text_of(length: int, seed: int) -> TextFeatures:
 
 
 @pytest.mark.e2e
-def test_bundles_are_measured_on_each_piece_but_the_first(small_bundle: Path) -> None:
+def test_bundles_are_measured_on_each_piece_but_the_first(
+    small_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed_check, "_BUDGET_S", math.inf)  # whatever else the machine does
     texts = [text_of(12, 1), text_of(300, 2)]  # pieces of 12, 128, 128 and 44 tokens
     found = measured_speeds(small_bundle, small_bundle, texts, 1, lambda: False)
     assert found is not None
@@ -45,3 +52,32 @@ def test_bundles_are_measured_on_each_piece_but_the_first(small_bundle: Path) ->
     assert min(*found.after, *found.before, *found.plain) > 0
     assert measured_speeds(small_bundle, small_bundle, texts[:1], 1, lambda: False) is None
     assert measured_speeds(small_bundle, small_bundle, texts, 1, lambda: True) is None
+
+
+def times_of(first: float, whole: float) -> PromptTimes:
+    return PromptTimes(first, 100.0, whole, 400.0, n_shown=8, n_kept=6)
+
+
+@pytest.mark.parametrize(("ratio", "is_gain"), [(0.5, True), (0.99, False), (1.4, False)])
+def test_the_verdict_on_kv_maps_has_times_of_both_ways(ratio: float, is_gain: bool) -> None:
+    check = MapsCheck(512, tuple(times_of(100 * ratio, 400 * ratio) for _ in range(3)))
+    own, draft = check.own_text(), check.draft_text()
+    assert f"takes {100 * ratio:.0f} ms, an exact first token 100 ms ({ratio:.2f} of" in own
+    assert "18 of 24 provisional tokens were right" in own
+    assert f"take {400 * ratio:.0f} ms, before 400 ms ({ratio:.2f} of the time)" in draft
+    for text, advice in ((own, "No gain"), (draft, "No clear gain")):
+        assert text.startswith("verdict on 3 prompts of 512 tokens from other texts")
+        assert (advice in text) == (not is_gain)
+    assert check.to_dict()["first_ratio"] == ratio
+
+
+@pytest.mark.parametrize(
+    ("lengths", "n_prompts", "n_tokens"),
+    [([1024] * 10, 4, 512), ([1024] * 3, 4, 256), ([200] * 40, 0, 0), ([1024], 0, 0)],
+)
+def test_prompts_are_of_windows_that_maps_were_not_fitted_on(
+    lengths: list[int], n_prompts: int, n_tokens: int
+) -> None:
+    prompts = held_out_prompts([i] * length for i, length in enumerate(lengths))
+    assert [len(prompt) for prompt in prompts] == [n_tokens] * n_prompts
+    assert {token % HELD_OUT for prompt in prompts for token in prompt} <= {1}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import K_CACHE
@@ -20,6 +22,13 @@ from edgedec.runtime.sequences.prefill import Progress
 from edgedec.targets import library_suffixes
 from edgedec.training.features.corpus import corpus_key
 from edgedec.training.kv_maps.fit_maps import corpus_windows, fit
+from edgedec.training.kv_maps.kv_check import (
+    MAX_NEW_TOKENS,
+    MapsCheck,
+    draft_maps_check,
+    held_out_prompts,
+    own_maps_check,
+)
 from edgedec.training.kv_maps.kv_entry import write_draft_maps, write_own_maps
 from edgedec.training.kv_maps.kv_progress import FitFile, Reading
 from edgedec.training.kv_maps.model_kv import Reader, fit_model
@@ -52,19 +61,53 @@ class KVJob:
         file: FitFile,
     ) -> Reading:
         """Returns windows of the corpus, of ``context`` tokens at most, until ``is_stopping``."""
-        from_corpus = corpus_windows(self.corpus, engine.tokenizer.encode, self.max_tokens, context)
-        windows = takewhile(lambda _: not is_stopping(), from_corpus)
+        windows = takewhile(lambda _: not is_stopping(), self._windows(engine, context))
         return Reading(windows, lambda n_tokens: report("fit", n_tokens, self.max_tokens), file)
+
+    def held_out(self, engine: Engine) -> list[list[int]]:
+        """Returns prompts from windows that maps are only measured with."""
+        return held_out_prompts(self._windows(engine, engine.context - MAX_NEW_TOKENS))
+
+    def _windows(self, engine: Engine, context: int) -> Iterator[list[int]]:
+        return corpus_windows(self.corpus, engine.tokenizer.encode, self.max_tokens, context)
 
     def file(self, *facts: object) -> FitFile:
         """Returns the file that keeps what is read. facts: what the models are, and their maps."""
         return FitFile(self.bundle, (*facts, self.max_tokens, corpus_key(self.corpus)))
 
 
+@dataclass(frozen=True)
+class KVReport:
+    """What became of it. source: what the maps read. verdict: of ``check``, for people."""
+
+    bundle: Path
+    entry: MapsEntry
+    source: str
+    check: MapsCheck | None
+    verdict: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON-ready fields."""
+        measured = None if self.check is None else self.check.to_dict()
+        return {"bundle": str(self.bundle), **dataclasses.asdict(self.entry), "measured": measured}
+
+    def text(self) -> str:
+        """Returns what people read."""
+        entry = self.entry
+        verdict = self.verdict or (
+            "no verdict on speed: the fit was stopped, or the texts are too few or too short"
+        )
+        return (
+            f"{self.bundle}: maps from {self.source}, fitted on {entry.n_tokens:,} tokens; they "
+            f"miss {entry.unexplained:.1%} of the variance, of other texts {entry.held_out:.1%}\n"
+            f"{verdict}\n"
+        )
+
+
 def train_own_maps(
     job: KVJob, exit_layer: int | None, report: Progress, is_stopping: Callable[[], bool]
-) -> tuple[MapsEntry, str]:
-    """Fits maps from the first layers to the others; returns what was written, and from where.
+) -> KVReport:
+    """Fits maps from the first layers to the others; measures what they gain.
 
     Raises:
         ConfigError: The bundle cannot have such maps, or the corpus is too small.
@@ -79,13 +122,15 @@ def train_own_maps(
         fitted = fit(engine.new_sequence(), config, chosen, reading)
     entry = write_own_maps(job.bundle, manifest, chosen, fitted, job.described)
     file.remove()
-    return entry, f"layer {chosen} of {config.n_layers}"
+    report("measure", 0, 0)
+    with load(job.bundle, EngineOptions(threads=job.threads, draft=False)) as engine:
+        check = own_maps_check(engine, job.held_out(engine), is_stopping)
+    verdict = "" if check is None else check.own_text()
+    return KVReport(job.bundle, entry, f"layer {chosen} of {config.n_layers}", check, verdict)
 
 
-def train_draft_maps(
-    job: KVJob, report: Progress, is_stopping: Callable[[], bool]
-) -> tuple[MapsEntry, str]:
-    """Fits maps from the target to the draft model; returns what was written, and from where.
+def train_draft_maps(job: KVJob, report: Progress, is_stopping: Callable[[], bool]) -> KVReport:
+    """Fits maps from the target to the draft model; measures what they gain.
 
     Raises:
         ConfigError: The bundle cannot have such maps, or the corpus is too small.
@@ -104,9 +149,13 @@ def train_draft_maps(
             fitted = fit_model(target, drafting, reading)
         finally:
             role.close()
-    entry = write_draft_maps(job.bundle, manifest, draft, fitted, job.described)
-    file.remove()
-    return entry, "the target model to the draft model"
+        entry = write_draft_maps(job.bundle, manifest, draft, fitted, job.described)
+        file.remove()
+        report("measure", 0, 0)
+        with load(job.bundle, EngineOptions(threads=job.threads)) as after:
+            check = draft_maps_check(after, engine, job.held_out(engine), is_stopping)
+    verdict = "" if check is None else check.draft_text()
+    return KVReport(job.bundle, entry, "the target model to the draft model", check, verdict)
 
 
 def _checked_draft(manifest: BundleManifest, source: DraftSource | None) -> tuple[str, DraftSource]:
