@@ -149,6 +149,10 @@ def read_result(path: Path) -> Result:
 
 
 def _read_json(path: Path) -> Any:
+    if path.is_dir():
+        raise ConfigError(
+            f"{path} is a folder, expected result files: name them, for example {path}/*.json"
+        )
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigError(f"{path} is larger than 64 MB, too large for a result")

@@ -94,6 +94,11 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, reported: str) 
         read_result(path)
 
 
+def test_a_folder_is_no_result_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is a folder, expected result files: .*\*\.json"):
+        read_result(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("at", "value"),
     [
