@@ -102,7 +102,8 @@ class MapsCheck:
         shown = self.medians()
         verdict = (
             f"{self._where}: requests that draft {MAX_NEW_TOKENS} tokens take "
-            f"{shown.whole:.0f} ms, before {shown.whole_before:.0f} ms ({shown.whole_ratio:.2f} of the time)"
+            f"{shown.whole:.0f} ms, before {shown.whole_before:.0f} ms ({shown.whole_ratio:.2f} of "
+            "the time)"
         )
         if shown.whole_ratio > 1 / _CLEAR:
             verdict += ". No clear gain: export the pair again to be without the maps"
