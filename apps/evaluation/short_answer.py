@@ -69,7 +69,9 @@ def right_answers(problem: Problem) -> list[str]:
 def normal_form(text: str) -> str:
     """Returns a text without case, punctuation, articles and white space that says nothing.
 
-    Characters that Unicode writes in several ways are one.
+    Characters that Unicode writes in several ways are one. Articles alone, as in the name of the
+    band The The, stay.
     """
     text = unicodedata.normalize("NFKC", text.translate(_NO_PUNCTUATION)).lower()
-    return " ".join(_ARTICLES.sub(" ", text.translate(_NO_PUNCTUATION)).split())
+    text = text.translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", text).split()) or " ".join(text.split())

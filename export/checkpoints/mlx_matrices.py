@@ -10,34 +10,23 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from edgedec.export.checkpoints.gguf_codes import plain_mxfp4
+from edgedec.export.checkpoints.float_groups import MODES, FloatGroups
 from edgedec.export.checkpoints.grouped_matrices import (
     WORD_BITS,
     GroupedMatrix,
     taken_parts,
-    unpacked,
 )
 from edgedec.export.checkpoints.safetensors_file import StoredTensor
-from edgedec.export.checkpoints.small_floats import FP4_VALUES, fp8_table
 from edgedec.models.errors import CheckpointError
 from edgedec.models.fields import Fields
-from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 from edgedec.models.weights import SourceWeight
-
-Floats = npt.NDArray[np.float32]
-Rows = npt.NDArray[np.intp]
 
 _AFFINE = "affine"
 _BITS = (2, 3, 4, 5, 6, 8)
-_USUAL = {_AFFINE: (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}
+_USUAL = {_AFFINE: (64, 4), **MODES}
 """Mode -> weights of a group, bits of a code, where they are not stated."""
-_EXPONENT_BIAS = 127
 _N_AXES = 3  # of tensors that stack experts
 _STACK = re.compile(
     r"(.+)\.(?:switch_mlp|experts)\.((?:gate|up|down)_proj\.(?:weight|scales|biases))"
@@ -46,44 +35,6 @@ _FIRST_EXPERT = re.compile(r"layers\.([0-9]+)\.(\w+)\.experts\.0\.((?:gate|up|do
 _EXPERTS_BIAS = re.compile(r"layers\.([0-9]+)\.(\w+)\.experts\.((?:gate|up|down)_proj\.bias)$")
 _OUR_EXPERTS = re.compile(r"layers\.([0-9]+)\.mlp\.experts\.(\w+\.\w+)")
 _EXPERT = re.compile(r"\.experts\.[0-9]+\.")
-
-
-@dataclass(frozen=True)
-class FloatGroups:
-    """Weights ``scale * code``, where codes are floats of 4 or 8 bits, and so are scales.
-
-    codes: [N, W] words that hold codes from their lowest bits on. scales: bytes [N, groups].
-    """
-
-    codes: StoredTensor
-    shape: tuple[int, ...]
-    mode: str
-    scales: StoredTensor
-
-    @property
-    def format(self) -> QuantFormat:
-        """The smallest format that holds it to the last bit; floats if none does."""
-        return FORMATS["q5_0" if self.mode == "mxfp4" else "f32"]
-
-    @property
-    def stand_in(self) -> QuantFormat | None:
-        """The format that stands in for floats."""
-        return FORMATS["q8_0"] if self.format.is_float else None
-
-    def plain(self, rows: Rows) -> PlainTensor:
-        """Returns some rows."""
-        n_bits = _USUAL[self.mode][1]
-        codes = unpacked(self.codes.values()[rows], n_bits, self.shape[1])
-        scales = self.scales.values()[rows]
-        if self.mode == "mxfp4":
-            return plain_mxfp4(self.format, codes, scales)
-        values = (FP4_VALUES if n_bits == 4 else fp8_table(4))[codes]
-        if self.mode == "nvfp4":
-            factors = fp8_table(4)[scales]
-        else:
-            factors = np.ldexp(np.float32(1), scales.astype(np.int32) - _EXPONENT_BIAS)
-        size = self.shape[1] // scales.shape[1]
-        return PlainTensor(self.format, values * np.repeat(factors, size, axis=1))
 
 
 MlxMatrix = GroupedMatrix | FloatGroups

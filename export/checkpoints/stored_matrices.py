@@ -17,9 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.export.checkpoints.float_groups import (
+    FloatGroups,
+    eight_bit_floats,
+    modelopt_floats,
+    packed_floats,
+)
 from edgedec.export.checkpoints.gguf_codes import plain_mxfp4
 from edgedec.export.checkpoints.grouped_matrices import GroupedMatrix, compressed_matrix
-from edgedec.export.checkpoints.mlx_matrices import FloatGroups, mlx_matrix
+from edgedec.export.checkpoints.mlx_matrices import mlx_matrix
 from edgedec.export.checkpoints.safetensors_file import StoredTensor
 from edgedec.export.checkpoints.small_floats import fp8_table
 from edgedec.export.checkpoints.table_matrices import STATES, TableMatrix, table_matrix
@@ -207,9 +213,14 @@ def gather(
         if name not in gathered:  # a part of a matrix by now
             continue
         if tensor.type.startswith("F8_"):
-            gathered |= _fp8(gathered, stem, name, config)
+            if not _is_scale_of_bytes(gathered, stem, part):
+                gathered |= _fp8(gathered, stem, name, config)
         elif part == "weight" and tensor.type == "U32":
             gathered[name] = mlx_matrix(gathered, stem, config)
+        elif part == "weight_packed" and tensor.type == "U8":
+            gathered[f"{stem}.weight"] = packed_floats(gathered, stem)
+        elif part == "weight" and f"{stem}.weight_scale_2" in gathered:
+            gathered[name] = modelopt_floats(gathered, stem)
         elif part == "weight_packed" or (part == "weight" and tensor.type == "I8"):
             gathered[f"{stem}.weight"] = compressed_matrix(gathered, stem, config)
         elif part == "weight" and any(f"{name}.{state}" in gathered for state in STATES):
@@ -222,6 +233,14 @@ def gather(
     if left is not None:
         raise UnsupportedModelError(f"tensor {left} holds whole numbers, expected floats")
     return gathered
+
+
+def _is_scale_of_bytes(tensors: Mapping[str, Any], stem: str, part: str) -> bool:
+    """Whether a tensor of FP8 is the scales of codes that are bytes, and read with them."""
+    codes = (tensors.get(f"{stem}.{name}") for name in ("weight_packed", "weight"))
+    return part == "weight_scale" and any(
+        isinstance(tensor, StoredTensor) and tensor.type == "U8" for tensor in codes
+    )
 
 
 def unused_biases(gathered: Mapping[str, StoredTensor | QuantisedMatrix]) -> set[str]:
@@ -260,16 +279,18 @@ def _fp8(
             f"{stem}.{' or '.join(FP8_SCALES)}: take the checkpoint in another type"
         )
     scale = tensors.pop(scales[0])
+    tensors.pop(f"{stem}.input_scale", None)  # of activations, which are quantised as they come
+    if scale.type == "U8":
+        return {name: eight_bit_floats(stem, values, scale)}
     if scale.is_raw:
         raise CheckpointError(f"{scales[0]} has type {scale.type}, expected floats")
-    tensors.pop(f"{stem}.input_scale", None)  # of activations, which are quantised as they come
     sizes = [128, 128]
     if config.get("quantization_config"):
         block_size = config.table("quantization_config").get("weight_block_size")
         sizes = block_size if isinstance(block_size, list) and len(block_size) == 2 else sizes
     n_scales = (*scale.shape, 1, 1)[:2] if scale.shape else (1, 1)
     blocks = [
-        size if count == 1 else 1 if count == size else block
+        _fp8_block(size, count, block)
         for size, count, block in zip(values.shape, n_scales, sizes, strict=True)
     ]
     fits = len(scale.shape) <= 2 and all(
@@ -282,6 +303,13 @@ def _fp8(
             f"for each block of {sizes} of {list(values.shape)}"
         )
     return {name: Fp8Matrix(values, scale, (blocks[0], blocks[1]))}
+
+
+def _fp8_block(size: int, n_scales: int, stated: Any) -> Any:
+    """Returns how many rows or columns share a scale: as stated, or what divides them evenly."""
+    if type(stated) is int and stated > 0 and -(-size // stated) == n_scales:
+        return stated
+    return size // n_scales if n_scales and size % n_scales == 0 else stated
 
 
 def _packed(tensors: dict[str, Any], stem: str, config: Fields) -> dict[str, QuantisedMatrix]:

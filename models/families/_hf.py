@@ -13,14 +13,20 @@ from edgedec.models.fields import Fields, shown
 from edgedec.models.recurrence import Recurrence
 from edgedec.models.rope import yarn_factors, yarn_scale
 
-QUANT_METHODS = ("awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "mxfp4")
+QUANT_METHODS = (
+    "awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "modelopt", "mxfp4",
+)  # fmt: skip
 """Ways of packing matrices that are read, besides those of MLX, which state no method."""
 
 
 _COMPRESSED_FORMATS = (
     "float-quantized", "naive-quantized", "dense", "pack-quantized", "int-quantized",
+    "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision",
 )  # fmt: skip
-"""Formats of compressed-tensors that are read."""
+"""Formats of compressed-tensors that are read; the last mixes the others."""
+
+_MODELOPT_ALGORITHMS = ("FP8", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4")
+"""Algorithms of NVIDIA's ModelOpt whose matrices are read."""
 
 _SAME_ACTIVATIONS = {"silu": ("swish",)}
 """Names of activations -> other names of the same."""
@@ -55,7 +61,22 @@ def refuse_packing(fields: Fields) -> None:
             f"{', '.join(QUANT_METHODS)}; use the float checkpoint or a GGUF file"
         )
     if method == "compressed-tensors":
-        packing.refuse("format", *_COMPRESSED_FORMATS)
+        _refuse_compression(packing)
+    if method == "modelopt":
+        packing.refuse("quant_algo", *_MODELOPT_ALGORITHMS)
+
+
+def _refuse_compression(packing: Fields) -> None:
+    """Refuses what compressed-tensors does besides packing matrices in ways that are read."""
+    packing.refuse("format", *_COMPRESSED_FORMATS)
+    for key in ("sparsity_config", "transform_config"):
+        part = packing.get(key)
+        if isinstance(part, dict) and part.get("format") != "dense" and any(part.values()):
+            packing.refuse_with(
+                key,
+                "is there, and neither sparse nor rotated matrices of compressed-tensors are "
+                "read: use the float checkpoint, a GGUF file, or one that is only quantised",
+            )
 
 
 def with_defaults(fields: Fields, **defaults: Any) -> Fields:

@@ -45,6 +45,16 @@ def test_normal_forms() -> None:
     assert normal_form("An apple, a day") == "apple day"
 
 
+@pytest.mark.parametrize(
+    ("answer", "right", "wrong"), [("A", " a.", "B"), ("The The", "the the", "")]
+)
+def test_answers_of_articles_alone(tmp_path: Path, answer: str, right: str, wrong: str) -> None:
+    row = {**CAPITAL, "answer": [answer]}
+    (problem,) = read_problems(write(tmp_path / "d.jsonl", row), ShortAnswer.keys)
+    assert ShortAnswer(is_chat=False).judge(problem, right).metrics["exact"] == 1.0
+    assert ShortAnswer(is_chat=False).judge(problem, wrong).metrics["exact"] == 0.0
+
+
 @pytest.mark.robustness
 @pytest.mark.parametrize("answer", ["", " ", [], ["."]])
 def test_answers_that_are_none(tmp_path: Path, answer: object) -> None:

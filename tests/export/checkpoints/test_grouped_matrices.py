@@ -224,6 +224,71 @@ def test_directories_of_compressed_tensors(tmp_path: Path, settings: Any, held: 
     assert len(errors) == (len(expected) if held == "f32" else 0)
 
 
+def small_floats(fmt: str, size: int) -> Any:
+    """Returns a packer that is compressed-tensors' own. size: of the groups that share a scale."""
+    pytest.importorskip("compressed_tensors", reason="needs the dev extra")
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.compressors.mx_utils import decompress_mx_scale
+    from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+
+    args = QuantizationArgs(
+        num_bits=8 if fmt == "mxfp8-quantized" else 4, type="float", group_size=size,
+        symmetric=True, strategy="tensor_group" if size == 16 else "group",
+    )  # fmt: skip
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    highest = {"nvfp4": 6.0, "mxfp4": 6.0, "mxfp8": 448.0}[fmt[:5]]
+
+    def pack(weight: torch.Tensor, module: str) -> dict[str, torch.Tensor]:
+        n, k = weight.shape
+        scale = weight.reshape(n, k // size, size).abs().amax(2) / highest
+        given = {"weight": weight}
+        if fmt.startswith("nvfp4"):
+            given["weight_global_scale"] = (448.0 / scale.max()).reshape(1)
+            scale = (scale * given["weight_global_scale"]).to(torch.float8_e4m3fn).float()
+        else:
+            scale = torch.exp2(scale.log2().ceil())
+        compressor = BaseCompressor.get_value_from_registry(fmt)
+        parts = dict(compressor.compress({**given, "weight_scale": scale}, scheme))
+        codes = parts.get("weight")
+        if codes is None:
+            codes = unpack_fp4_from_uint8(parts["weight_packed"], n, k, torch.float32)
+        kept = parts["weight_scale"]
+        wide = decompress_mx_scale(kept) if kept.dtype == torch.uint8 else kept
+        whole = parts.get("weight_global_scale")
+        expected = dequantize(codes.float(), wide.float(), args=args, global_scale=whole)
+        return {**parts, "expected": expected.float()}
+
+    return pack
+
+
+SMALL_FLOATS = [
+    ("nvfp4-pack-quantized", 16, "f32"), ("mxfp4-pack-quantized", 32, "q5_0"),
+    ("mxfp8-quantized", 32, "f32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fmt", "size", "held"), SMALL_FLOATS)
+def test_small_floats_of_compressed_tensors(tmp_path: Path, fmt: str, size: int, held: str) -> None:
+    """Also where one checkpoint mixes formats."""
+    packers = {"mlp.up_proj": small_floats(fmt, size)}
+    if fmt.startswith("mxfp4"):
+        packers |= {"mlp.down_proj": small_floats("nvfp4-pack-quantized", 16)}
+    stated = {"quant_method": "compressed-tensors", "format": "mixed-precision"}
+    if len(packers) == 1:
+        stated["format"] = fmt
+    usual = packers["mlp.up_proj"]
+    expected = write(tmp_path, lambda w, m: packers.get(m, usual)(w, m), **stated)
+    checkpoint = open_checkpoint(str(tmp_path))
+    for name, values in expected.items():
+        form = "f32" if "down_proj" in name else held
+        assert checkpoint.format(name).name == form
+        got = float_rows(checkpoint, name, 0, len(values))
+        np.testing.assert_array_equal(got, values)
+        np.testing.assert_array_equal(float_rows(checkpoint, name, 9, 50), got[9:50])
+
+
 @pytest.mark.robustness
 def test_bitsandbytes_says_what_to_do(tmp_path: Path) -> None:
     stated = {"quant_method": "bitsandbytes", "load_in_8bit": True}
