@@ -289,6 +289,71 @@ def test_small_floats_of_compressed_tensors(tmp_path: Path, fmt: str, size: int,
         np.testing.assert_array_equal(float_rows(checkpoint, name, 9, 50), got[9:50])
 
 
+def as_modelopt(pack: Any) -> Any:
+    """Returns a packer that names parts as ModelOpt does, which multiplies with the last scale."""
+
+    def named(weight: torch.Tensor, module: str) -> dict[str, torch.Tensor]:
+        parts = pack(weight, module)
+        return {
+            "weight": parts["weight_packed"], "weight_scale": parts["weight_scale"],
+            "weight_scale_2": 1 / parts["weight_global_scale"][0],
+            "input_scale": torch.tensor(0.5), "expected": parts["expected"],
+        }  # fmt: skip
+
+    return named
+
+
+def test_directories_of_modelopt(tmp_path: Path) -> None:
+    pack = as_modelopt(small_floats("nvfp4-pack-quantized", 16))
+    expected = write(tmp_path, pack, quant_method="modelopt", quant_algo="NVFP4")
+    checkpoint = open_checkpoint(str(tmp_path))
+    for name, values in expected.items():
+        got = float_rows(checkpoint, name, 0, len(values))
+        np.testing.assert_allclose(got, values, rtol=3 * 2**-24)  # an inverse and two products
+
+
+def without(pack: Any, part: str) -> Any:
+    return lambda weight, module: {k: v for k, v in pack(weight, module).items() if k != part}
+
+
+def halved(pack: Any, part: str) -> Any:
+    return lambda weight, module: {
+        k: v[:, : v.shape[1] // 2] if k == part else v for k, v in pack(weight, module).items()
+    }
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("change", "fmt", "stated", "words"),
+    [
+        (lambda pack: without(pack, "weight_global_scale"), "nvfp4-pack-quantized", {},
+         r"missing tensor .*weight_global_scale"),
+        (lambda pack: halved(pack, "weight_scale"), "nvfp4-pack-quantized", {},
+         r"scales of type F8_E4M3 and shape \[256, 12\] do not fit codes of type U8 and shape"),
+        (lambda pack: halved(pack, "weight_scale"), "mxfp8-quantized", {},
+         "expected one for each 32 weights of 8 bits"),
+        (lambda pack: pack, "mxfp4-pack-quantized", {"format": "mxfp6-pack-quantized"},
+         r"format is 'mxfp6-pack-quantized', only"),
+        (lambda pack: pack, "mxfp4-pack-quantized",
+         {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config is there, and nei"),
+        (lambda pack: pack, "mxfp4-pack-quantized",
+         {"transform_config": {"config_groups": {"u": {"type": "hadamard"}}}},
+         "transform_config is there, and neither sparse nor rotated"),
+        (lambda pack: pack, "mxfp4-pack-quantized",
+         {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo is 'W4A8_AWQ', only"),
+    ],
+)  # fmt: skip
+def test_small_floats_that_do_not_fit(
+    tmp_path: Path, change: Any, fmt: str, stated: dict[str, Any], words: str
+) -> None:
+    pack = change(small_floats(fmt, 16 if fmt.startswith("nv") else 32))
+    stated = {"quant_method": "compressed-tensors", "format": fmt, **stated}
+    write(tmp_path, pack, **stated)
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=words) as caught:
+        open_checkpoint(str(tmp_path))
+    assert len(str(caught.value).splitlines()) == 1
+
+
 @pytest.mark.robustness
 def test_bitsandbytes_says_what_to_do(tmp_path: Path) -> None:
     stated = {"quant_method": "bitsandbytes", "load_in_8bit": True}
