@@ -77,6 +77,17 @@ def read_text(path: Path) -> str:
     return path.read_bytes().decode("utf-8-sig")
 
 
+_MARKS = ((b"\xff\xfe\0\0", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
+"""What texts in other encodings begin with."""
+
+
+def how_to_convert(error: UnicodeDecodeError) -> str:
+    """Returns what is wrong with a text that is not UTF-8, and the command that converts it."""
+    marked = (name for mark, name in _MARKS if error.object.startswith(mark))
+    encoding = next(marked, "LATIN1")
+    return f"{error}; if it is {encoding}, convert it: iconv -f {encoding} -t UTF-8"
+
+
 def replace_text(path: Path, text: str, *, is_private: bool = False) -> None:
     """Writes ``text`` to a new file that takes the place of ``path``, as `replacing`."""
     with replacing(path, is_private=is_private) as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgedec.models.errors import ConfigError
-from edgedec.system.files import read_text
+from edgedec.system.files import how_to_convert, read_text
 
 
 def stated_text(path: Path) -> str:
@@ -19,4 +19,4 @@ def stated_text(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error}") from None
+        raise ConfigError(f"{path} is not UTF-8 text: {how_to_convert(error)}") from None

@@ -305,11 +305,11 @@ def _fp8(
     return {name: Fp8Matrix(values, scale, (blocks[0], blocks[1]))}
 
 
-def _fp8_block(size: int, n_scales: int, stated: Any) -> Any:
+def _fp8_block(size: int, n_scales: int, block: Any) -> Any:
     """Returns how many rows or columns share a scale: as stated, or what divides them evenly."""
-    if type(stated) is int and stated > 0 and -(-size // stated) == n_scales:
-        return stated
-    return size // n_scales if n_scales and size % n_scales == 0 else stated
+    if type(block) is int and block > 0 and -(-size // block) == n_scales:
+        return block
+    return size // n_scales if n_scales and size % n_scales == 0 else block
 
 
 def _packed(tensors: dict[str, Any], stem: str, config: Fields) -> dict[str, QuantisedMatrix]:

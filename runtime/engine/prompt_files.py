@@ -13,6 +13,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.infill import FORMATS, find_infill_tokens
+from edgedec.system.files import how_to_convert
 
 _CATEGORY_KEYS = ("subtask", "category")
 _NAME_KEYS = ("task_id", "question_id", "id", "name")
@@ -111,7 +112,7 @@ def _read_file(path: Path, label: str, category_key: str | None) -> Iterator[Fil
     except OSError as error:
         raise ConfigError(f"cannot read prompts from {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error}") from None
+        raise ConfigError(f"{path} is not UTF-8 text: {how_to_convert(error)}") from None
     for i, line in enumerate(lines):
         if line.strip():
             yield _read_line(line, path, f"{label}:{i + 1}", category_key)

@@ -1,9 +1,9 @@
 r"""The answer within a text: what votes count, and what evaluations judge.
 
-A number is the one after the last `####`; failing that, the one in the last `\boxed{}`; failing
-that, in the last `<answer>`; failing that, the one after "answer is" or "answer:"; failing that,
-the last one. Behind a mark, it is the number after the last `=` of the line. What follows a marked
-answer as a further question does not count.
+A number is the one after the last `####`; failing that, the one in the last `\boxed{}` or
+`\fbox{}`; failing that, in the last `<answer>`; failing that, the one after "answer is" or
+"answer:"; failing that, the last one. Behind a mark, it is the number after the last `=` of the
+line. What follows a marked answer as a further question does not count.
 
 Marks between thousands (a comma, also as LaTeX's `{,}`; a blank; an apostrophe; a low line),
 currency signs and a trailing full stop are no part of a number. U+2212 is a minus. Fractions,
@@ -17,8 +17,8 @@ import unicodedata
 from decimal import Decimal
 
 _MARKED = (
-    re.compile(r"####[ \t]*\n*([^\n]*)"),
-    re.compile(r"\\boxed\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}?"),
+    re.compile(r"####[ \t]*\n*((?:(?!####)[^\n])*)"),
+    re.compile(r"\\(?:boxed|fbox)\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}?"),
     re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL),
     re.compile(
         r"\banswer(?:\*\*)?\s*(?:is|:|=)[ \t*:$\\(\[]*\n*"

@@ -380,6 +380,9 @@ def test_scores_are_those_of_float64(
         ("from 2020 to 2021", "2021"),
         ("7 - 3 = 4", "4"),
         ("1, 2, 300", "300"),
+        (r"\fbox{42}, with 3 left", "42"),
+        ("#### 12, no: #### 15", "15"),
+        ("#### 12 ####", "12"),
     ],
 )
 def test_numbers_as_people_and_latex_write_them(text: str, number: str) -> None:

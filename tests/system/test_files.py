@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.system.files import replace_text, replacing
+from edgedec.system.files import how_to_convert, read_text, replace_text, replacing
 
 
 def names(folder: Path) -> list[str]:
@@ -70,3 +70,17 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     os.utime(other, (long_ago, long_ago))
     replace_text(tmp_path / "a", "text")
     assert names(tmp_path) == [".a.2.part", ".b.1.part", "a"]
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("encoding", "named"), [("utf-16", "UTF-16"), ("utf-32", "UTF-32"), ("latin-1", "LATIN1")]
+)
+def test_texts_in_other_encodings_say_how_to_convert(
+    tmp_path: Path, encoding: str, named: str
+) -> None:
+    """PowerShell writes UTF-16 where it redirects."""
+    (tmp_path / "a.txt").write_bytes("caf\u00e9 \u00fc".encode(encoding))
+    with pytest.raises(UnicodeDecodeError) as caught:
+        read_text(tmp_path / "a.txt")
+    assert how_to_convert(caught.value).endswith(f"convert it: iconv -f {named} -t UTF-8")
