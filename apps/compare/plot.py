@@ -20,6 +20,9 @@ from edgedec.apps.measuring.pictures import (
     use_style,
 )
 
+_LEGEND_INCHES, _LEGEND_SIZE = 3.4, 9
+"""Width of a legend's text, and its font size in points."""
+
 Document = dict[str, Any]
 Points = list[tuple[float, float, str]]
 """Places to write a name at."""
@@ -37,7 +40,8 @@ def draw(document: Document, path: Path) -> None:
         )
         if is_wanted
     ] or [_draw_bars]
-    height = max(4.8, 0.28 * len(document["columns"])) if is_wide(document) else 4.8
+    n_columns = len(document["columns"])
+    height = max(4.8, 0.28 * n_columns) if is_wide(document) else 4.8 + 0.4 * n_columns
     figure = Figure(figsize=(5.8 * len(panels), height), layout="constrained")
     places = np.ravel(figure.subplots(1, len(panels)))
     named = [panel(axes, document) for axes, panel in zip(places, panels, strict=True)]
@@ -51,6 +55,7 @@ def _draw_bars(axes: Axes, document: Document) -> Points:
     """Draws bars by test; of many columns a line each, the best of the first test on top."""
     is_long = is_wide(document)
     figure_bars, noisy = bars(document), noisy_bars(document)
+    colours = {name: f"C{i}" for i, (name, _) in enumerate(figure_bars)}  # as in the roofline
     figure_bars = (
         turned(figure_bars)
         if is_long
@@ -64,7 +69,8 @@ def _draw_bars(axes: Axes, document: Document) -> Points:
         places = [
             labels.index(label) + (i - (len(figure_bars) - 1) / 2) * width for label, _ in values
         ]
-        draw_bars(places, [ratio for _, ratio in values], width, label=group)
+        colour = colours.get(group, f"C{i}")
+        draw_bars(places, [ratio for _, ratio in values], width, label=group, color=colour)
         disturbed += [
             (place, ratio)
             for place, (label, ratio) in zip(places, values, strict=True)
@@ -83,7 +89,7 @@ def _draw_bars(axes: Axes, document: Document) -> Points:
         axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
         axes.set_ylabel("times as good as the base")
     axes.set_title(title_lines(f"The line at 1: {document['base']}", 5.0))
-    axes.legend()
+    _put_legend_below(axes)
     axes.grid(visible=True, axis="x" if is_long else "y")
     return []
 
@@ -102,10 +108,23 @@ def _draw_roofs(axes: Axes, document: Document) -> Points:
         explain_noisy(axes, marker="o", mfc="white", ls="")
     axes.set(xlabel="multiply-accumulates per byte of weights read", ylabel="GMAC/s",
              title="Roofline")  # fmt: skip
-    axes.legend()
+    _put_legend_below(axes)
     axes.grid(visible=True, which="major")
     plain_ticks(axes)
     return list(figure_roofs[0].points)  # the other columns have theirs beside them
+
+
+def _put_legend_below(axes: Axes) -> None:
+    """Names of columns are long: within the axes they would hide what is drawn."""
+    handles, names = axes.get_legend_handles_labels()
+    axes.legend(
+        handles,
+        [title_lines(name, _LEGEND_INCHES, _LEGEND_SIZE) for name in names],
+        fontsize=_LEGEND_SIZE,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.24),
+        borderaxespad=0,
+    )
 
 
 def _draw_frontier(axes: Axes, document: Document) -> Points:

@@ -325,6 +325,27 @@ def test_a_picture(make: Make, cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_names_of_columns_hide_nothing_that_is_drawn(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    from edgedec.apps.compare.plot import draw
+
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: drawn.append(figure))
+    paths = [make(f"{i}.json", label=f"a machine with a long name {i}").path for i in range(3)]
+    sources = [ResultFile(path, read_result(path)) for path in paths]
+    draw(make_comparison(sources, 0, False, True), tmp_path / "names.png")
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        legend = axes.get_legend().get_window_extent()
+        assert legend.y1 < axes.get_window_extent().y0
+        assert figure.bbox.x0 <= legend.x0 < legend.x1 <= figure.bbox.x1
+
+
 @pytest.mark.parametrize("is_noisy", [False, True])
 @pytest.mark.parametrize("n_columns", [1, 2, 8], ids=["roofline", "bars", "lines"])
 def test_noisy_results_are_marked_in_pictures(
