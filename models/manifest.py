@@ -40,6 +40,9 @@ DENSE_NAME = "dense.bin"
 TUNED_KEY = "switch"
 """Where `BundleManifest.defaults` holds what `edgedec tune` found."""
 
+EDITS_KEY = "edits"
+"""Where it holds what `edgedec bench --edits --calibrate` found, by the format of edits."""
+
 MAX_MANIFEST_BYTES = 64 << 20
 _MAX_FILE_BYTES = 2**62
 _EXPORT_AGAIN = "export the model again"

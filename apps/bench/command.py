@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from edgedec.apps.bench.edits import EditsOptions, bench_edits
 from edgedec.apps.bench.jobs import PassJob, Test, limit_jobs, make_tests
 from edgedec.apps.bench.output import (
     Output,
@@ -43,7 +45,7 @@ _SETTLE_S = 0.1
 """ONNX Runtime's threads, as others use them, spin for 80 ms after their last work."""
 
 
-_Options = PassOptions | PromptOptions | TtftOptions | TypingOptions
+_Options = PassOptions | PromptOptions | TtftOptions | TypingOptions | EditsOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,7 @@ def bench(
     prompts: PromptOptions,
     first: TtftOptions,
     keys: TypingOptions,
+    replay: EditsOptions,
     planning: PlanOptions,
     output: Annotated[Output, typer.Option("--output", "-o", help="Output format.")] = Output.MD,
     plot: Annotated[
@@ -106,7 +109,8 @@ def bench(
 
     Also shows what limits them. --prompts measures what decoding methods gain on real prompts.
     --ttft measures the time to the first token. --typing measures what a key costs while somebody
-    types, and how many keys suggestions save. Measurements are interleaved, so that ratios hold on
+    types, and how many keys suggestions save. --edits replays a history and predicts each next
+    edit. Measurements are interleaved, so that ratios hold on
     a busy machine. Results that are too noisy are refused (exit code 1).
 
     Examples:
@@ -127,14 +131,20 @@ def bench(
 
       edgedec bench smollm2.edgedec --typing notes.txt --typing-methods plain,auto
 
+      edgedec bench coder.edgedec --edits my-repository --edit-methods plain,lookup,auto
+
       edgedec bench smollm2.edgedec --typing notes.txt --against llama.cpp --model SmolLM2.gguf
     """
     is_with_prompts = bool(prompts.prompts)
     passes, prompts = _shared_tokens(passes, prompts)
-    _check_options(passes, prompts, first, keys)
+    _check_options(passes, prompts, first, keys, replay)
     plan = planning.plan(3 if is_with_prompts else 5)
     printing = Printing(output, plot, planning.allow_noise, Recorder(saving))
-    if keys.typing is not None:
+    if replay.edits is not None:
+        unused = {"--against": peers.against, "--save": saving.save, "--plot": plot}
+        _refuse({**unused, "--repetitions": planning.repetitions}, "edits")
+        bench_edits(bundle, replay, plan, printing)
+    elif keys.typing is not None:
         bench_typing(bundle, keys, plan, only_keeping(peers.rivals()), printing)
     elif first.ttft is not None:
         bench_ttft(bundle, first, plan, printing)
@@ -157,22 +167,33 @@ def _shared_tokens(
 
 
 def _check_options(
-    passes: PassOptions, prompts: PromptOptions, first: TtftOptions, keys: TypingOptions
+    passes: PassOptions,
+    prompts: PromptOptions,
+    first: TtftOptions,
+    keys: TypingOptions,
+    replay: EditsOptions,
 ) -> None:
     """Raises a ConfigError if an option was given that another measurement has."""
     is_chosen = {
+        "edits": replay.edits is not None,
         "typing": keys.typing is not None,
         "ttft": first.ttft is not None,
         "prompts": bool(prompts.prompts),
     }
     chosen = next((name for name, is_asked in is_chosen.items() if is_asked), None)
     groups: dict[str | None, _Options] = {
+        "edits": replay,
         "typing": keys,
         "ttft": first,
         "prompts": prompts,
         None: passes,
     }
-    needs = {"typing": "--typing FILE", "ttft": "--ttft N,..", "prompts": "--prompts FILE.jsonl"}
+    needs = {
+        "edits": "--edits PATH",
+        "typing": "--typing FILE",
+        "ttft": "--ttft N,..",
+        "prompts": "--prompts FILE.jsonl",
+    }
     for name, group in groups.items():
         if name != chosen:
             alone = f"cannot be combined with --{chosen}"
@@ -183,6 +204,12 @@ def _check_unused(unused: _Options, reason: str) -> None:
     for option in fields(unused):
         if getattr(unused, option.name) != option.default:
             raise ConfigError(f"--{option.name.replace('_', '-')} {reason}")
+
+
+def _refuse(options: Mapping[str, object], measurement: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(f"{name} cannot be combined with --{measurement}: leave it out")
 
 
 def bench_passes(

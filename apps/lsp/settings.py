@@ -28,7 +28,8 @@ class ServerSettings:
         for every verb. completion: also offer what is on offer as ordinary completion; None: to
         editors that know no inline completion. learn, session: what is kept; see `TypingMemory`.
         edits: predict edits, if the editor asks. edit_format: how the model is asked for them.
-        min_edit_probability: of edits that are offered. typing: how suggestions are made.
+        min_edit_probability: of edits that are offered; None: what the bundle was calibrated to.
+        typing: how suggestions are made.
     """
 
     bundle: str = ""
@@ -40,7 +41,7 @@ class ServerSettings:
     session: str = ""
     edits: bool = True
     edit_format: str = EditConfig.format
-    min_edit_probability: float = EditConfig.min_probability
+    min_edit_probability: float | None = None
     typing: AutocompleteConfig = field(default_factory=AutocompleteConfig)
 
     def changed_by(self, values: object) -> ServerSettings:
@@ -78,7 +79,9 @@ class ServerSettings:
             session=_path(read, "session", self.session),
             edits=self.edits if read.get("edits") is None else read.flag("edits"),
             edit_format=read.text("edit_format", self.edit_format),
-            min_edit_probability=read.number("min_edit_probability", self.min_edit_probability),
+            min_edit_probability=self.min_edit_probability
+            if read.get("min_edit_probability") is None
+            else read.number("min_edit_probability"),
             typing=typing_config(read, self.typing),
         )
 

@@ -41,8 +41,14 @@ class EditOptions:
         str, typer.Option(help="How the model is asked: instruction, sweep or zeta.")
     ] = "instruction"
     min_edit_probability: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Show no edit that is less likely.")
-    ] = 0.5
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Show no edit that is less likely (default: what the bundle was calibrated to, or "
+            "0.5).",
+        ),
+    ] = None
 
     def check(self, has_prompt: bool) -> None:
         """Refuses options that do not go together.

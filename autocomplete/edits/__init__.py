@@ -6,7 +6,7 @@ with edgedec.load("coder.edgedec") as engine, EditPredictor(engine) as predictor
 """
 
 from edgedec.autocomplete.edits.changes import Change, EditHistory
-from edgedec.autocomplete.edits.edit import Edit
+from edgedec.autocomplete.edits.edit import Edit, EditAnswer
 from edgedec.autocomplete.edits.predictor import EditConfig, EditPredictor
 
-__all__ = ["Change", "Edit", "EditConfig", "EditHistory", "EditPredictor"]
+__all__ = ["Change", "Edit", "EditAnswer", "EditConfig", "EditHistory", "EditPredictor"]

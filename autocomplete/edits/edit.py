@@ -2,29 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
-
-_N_COUNTED = 256
-"""Predictions whose counts are kept."""
-
-
-def _latest() -> deque[int]:
-    return deque(maxlen=_N_COUNTED)
-
-
-@dataclass
-class EditCounts:
-    """What the latest predictions cost, so that an editor's day takes no more memory.
-
-    n_prompt_tokens: of each prompt. n_read_tokens: of these, computed and not known from before.
-    n_new_tokens, n_passes: of each answer, as far as it was needed.
-    """
-
-    n_prompt_tokens: deque[int] = field(default_factory=_latest)
-    n_read_tokens: deque[int] = field(default_factory=_latest)
-    n_new_tokens: deque[int] = field(default_factory=_latest)
-    n_passes: deque[int] = field(default_factory=_latest)
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -49,3 +27,21 @@ class Edit:
     def applied(self, text: str) -> str:
         """Returns the document's ``text`` after the edit."""
         return text[: self.start] + self.text + text[self.end :]
+
+
+@dataclass(frozen=True)
+class EditAnswer:
+    """What a model made of one window, as far as it was read.
+
+    text: what it wrote. edit: its first change, however likely; None if there is none to show.
+    n_read_tokens: of the prompt's, those that were computed and not known from before.
+    ms: from the update to the end of the answer.
+    """
+
+    text: str
+    edit: Edit | None
+    n_prompt_tokens: int
+    n_read_tokens: int
+    n_new_tokens: int
+    n_passes: int
+    ms: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -14,18 +15,18 @@ from typing import Self
 
 from edgedec.autocomplete.document import Document
 from edgedec.autocomplete.edits.changes import Change, EditHistory
-from edgedec.autocomplete.edits.edit import Edit, EditCounts
+from edgedec.autocomplete.edits.edit import Edit, EditAnswer
 from edgedec.autocomplete.edits.formats import FORMATS, EditContext, EditPrompt
-from edgedec.autocomplete.edits.hunks import NOTHING, Hunk, first_hunk
+from edgedec.autocomplete.edits.hunks import Hunk
 from edgedec.autocomplete.edits.lines import line_end_of, lines_with_ends, without_end
 from edgedec.autocomplete.edits.quiet import Quiet, is_unwanted
+from edgedec.autocomplete.edits.rewriting import Rewriting
 from edgedec.autocomplete.edits.window import EditWindow, likely_lines, line_of, window_at
 from edgedec.models.errors import ConfigError, EdgedecError, SessionError
 from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.checks import check_count, check_number, check_type
 from edgedec.runtime.engine.engine import Engine
-from edgedec.runtime.engine.stream import Stream
 
 _PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses what is in it
 _GROWTH = 64  # tokens by which an answer may be longer than the window
@@ -34,6 +35,8 @@ _MAX_TOKENS = 4096  # of a prompt and its answer, as Zed's editor has it
 _MAX_CHARACTERS = (
     4 * _MAX_TOKENS
 )  # of a window, and of a change; more are no text that people write
+_N_ANSWERS = 256  # that are kept, so that a day takes no more memory than an hour
+_MIN_PROBABILITY = 0.5  # of an edit that is offered, without calibration
 _N_PLACES = 2  # windows that are asked about after one key
 
 
@@ -42,7 +45,7 @@ class EditConfig:
     """How edits are predicted.
 
     format: how the model is asked, one of `FORMATS`. n_lines: of a window.
-    min_probability: of an edit that is offered.
+    min_probability: of an edit that is offered; None: what the bundle was calibrated to, or 0.5.
     method: how it is decoded; see `edgedec run --method`.
 
     Raises:
@@ -51,7 +54,7 @@ class EditConfig:
 
     format: str = "instruction"
     n_lines: int = 21
-    min_probability: float = 0.5
+    min_probability: float | None = None
     method: str = "auto"
 
     def __post_init__(self) -> None:
@@ -59,16 +62,15 @@ class EditConfig:
             names = ", ".join(FORMATS)
             raise ConfigError(f"the format of edits is {self.format!r}, expected one of {names}")
         check_count("n_lines of edits", self.n_lines, 1, "lines of a document")
-        check_number("min_probability of edits", self.min_probability, 0, 1, "1 is certain")
+        if self.min_probability is not None:
+            check_number("min_probability of edits", self.min_probability, 0, 1, "1 is certain")
         check_type("method of edits", self.method, str, "a name such as 'auto'")
 
-
-@dataclass(frozen=True)
-class _Line:
-    """A line that the model wrote. log_prob: of its tokens, the line feed's included."""
-
-    text: str
-    log_prob: float
+    def bound(self, engine: Engine) -> float:
+        """Returns the probability below which no edit of an engine's model is offered."""
+        if self.min_probability is not None:
+            return self.min_probability
+        return engine.loaded.edit_bounds.get(self.format, _MIN_PROBABILITY)
 
 
 class EditPredictor:
@@ -76,6 +78,8 @@ class EditPredictor:
 
     Show it each state of each document with `update`; it finds out by itself what was changed. A
     newer state ends the prediction for the older one within a pass.
+
+    answers: what the model made of the latest windows, the likely edits and the others.
     """
 
     def __init__(
@@ -91,11 +95,12 @@ class EditPredictor:
         check_type("engine", engine, Engine, "an Engine, which edgedec.load returns")
         self._engine = engine
         self._config = EditConfig() if config is None else config
+        self._bound = self._config.bound(engine)
         engine.check_sequential("edits while typing")
         self._format = FORMATS[self._config.format](engine)
         self._history = EditHistory() if history is None else history
         self._quiet = Quiet()
-        self.counts = EditCounts()
+        self.answers: deque[EditAnswer] = deque(maxlen=_N_ANSWERS)
         self._changed = threading.Condition()
         self._next: tuple[Document, tuple[int, ...]] | None = None
         self._future: Future[Edit | None] = Future()
@@ -222,11 +227,14 @@ class EditPredictor:
             window = window_at(document, line, self._config.n_lines, _N_AROUND)
             is_long = len(window.text) > _MAX_CHARACTERS  # a line of a minified file is
             prompt = None if is_long else self._prompt(window, changes)
-            edit = None if prompt is None else self._rewrite(document, window, prompt, version)
-            if self._is_stale(version):
+            if prompt is None:
+                continue
+            answer = self._ask(document, window, prompt, version)
+            if answer is None or self._is_stale(version):
                 return None
-            if edit is not None:
-                return edit
+            self.answers.append(answer)
+            if answer.edit is not None and answer.edit.probability >= self._bound:
+                return answer.edit
         return None
 
     def _places(self, document: Document, marked: tuple[int, ...]) -> Iterator[int]:
@@ -253,16 +261,10 @@ class EditPredictor:
         """Returns the most tokens of an answer."""
         return len(self._engine.tokenizer.encode(window.text)) + _GROWTH
 
-    def _count(self, stream: Stream, n_prompt: int) -> None:
-        self.counts.n_prompt_tokens.append(n_prompt)
-        self.counts.n_read_tokens.append(n_prompt - stream.n_reused_tokens)
-        self.counts.n_new_tokens.append(stream.result.n_new_tokens)
-        self.counts.n_passes.append(stream.result.stats.n_passes)
-
-    def _rewrite(
+    def _ask(
         self, document: Document, window: EditWindow, prompt: EditPrompt, version: int
-    ) -> Edit | None:
-        """Returns the first change to a window that may be shown; None if the model makes none."""
+    ) -> EditAnswer | None:
+        """Returns the model's answer up to its first change; None if the question is stale."""
         request = GenerationConfig(
             max_new_tokens=self._n_new_tokens(window),
             method=self._config.method,
@@ -273,62 +275,74 @@ class EditPredictor:
         )
         stream = self._engine.stream(prompt.tokens, request)
         stream.watch()
-        lines: list[_Line] = []
-        text, log_prob, past = "", 0.0, NOTHING
+        rewriting, edit = Rewriting(window), None
         try:
             for piece in stream.pieces:
                 if self._is_stale(version):
                     return None
                 signal = stream.signal
-                log_prob += 0.0 if signal is None else math.log(max(signal.top_prob, 1e-30))
-                text += piece.text
-                while "\n" in text:
-                    line, _, text = text.partition("\n")
-                    lines.append(_Line(line, log_prob))
-                    log_prob = 0.0
-                    hunk = first_hunk(window.lines, [line.text for line in lines], False, past)
-                    if hunk is not None:
-                        edit = self._edit(document, window, hunk, lines, version)
-                        if not self._is_wanted(edit, document):
-                            return None
-                        if not self._quiet.is_refused(edit, document):
-                            return edit
-                        past = hunk
+                log_prob = 0.0 if signal is None else math.log(max(signal.top_prob, 1e-30))
+                rewriting.read(piece.text, log_prob)
+                if "\n" in piece.text:
+                    edit = self._first_edit(document, window, rewriting, version, False)
+                if edit is not None:
+                    break
         finally:
             stream.stop()
-            self._count(stream, len(prompt.tokens))
-        if stream.result.finish_reason != "stop":
-            return None  # cut off: what is missing is not left out
-        if text:
-            lines.append(_Line(text, log_prob))
-        hunk = first_hunk(window.lines, [line.text for line in lines], True, past)
-        if hunk is None:
-            return None
-        edit = self._edit(document, window, hunk, lines, version)
-        is_offered = self._is_wanted(edit, document) and not self._quiet.is_refused(edit, document)
-        return edit if is_offered else None
+        if stream.result.finish_reason == "stop" and edit is None:
+            rewriting.finish()  # of an answer that was cut off, what is missing is not left out
+            edit = self._first_edit(document, window, rewriting, version, True)
+        is_shown = edit is not None and not is_unwanted(edit, document, self._history.changes)
+        return EditAnswer(
+            rewriting.text,
+            edit if is_shown else None,
+            len(prompt.tokens),
+            len(prompt.tokens) - stream.n_reused_tokens,
+            stream.result.n_new_tokens,
+            stream.result.stats.n_passes,
+            self._ms,
+        )
+
+    @property
+    def _ms(self) -> float:
+        """Since the update."""
+        return 1000 * (time.perf_counter() - self._updated_s)
+
+    def _first_edit(
+        self,
+        document: Document,
+        window: EditWindow,
+        rewriting: Rewriting,
+        version: int,
+        is_whole: bool,
+    ) -> Edit | None:
+        """Returns the first change that was not refused before, also one that is not shown."""
+        while (hunk := rewriting.hunk(is_whole)) is not None:
+            edit = self._edit(document, window, rewriting, hunk, version)
+            if not self._is_wanted(edit, document) or not self._quiet.is_refused(edit, document):
+                return edit
+            rewriting.pass_over(hunk)
+        return None
 
     def _is_wanted(self, edit: Edit, document: Document) -> bool:
         """Says whether an edit is likely, and one that somebody may want to see."""
-        is_likely = edit.probability >= self._config.min_probability
+        is_likely = edit.probability >= self._bound
         return is_likely and not is_unwanted(edit, document, self._history.changes)
 
     def _edit(
         self,
         document: Document,
         window: EditWindow,
+        rewriting: Rewriting,
         hunk: Hunk,
-        lines: list[_Line],
         version: int,
     ) -> Edit:
         """Returns a change as an edit of the document."""
-        counted = lines[hunk.new_start : hunk.new_end + (hunk.new_end == hunk.new_start)]
-        probability = math.exp(sum(line.log_prob for line in counted))
         whole = lines_with_ends(document.text[window.start :])
         start = window.start + sum(map(len, whole[: hunk.start]))
         end = start + sum(map(len, whole[hunk.start : hunk.old_end]))
         ending = line_end_of(document.text)
-        text = "".join(line.text + ending for line in lines[hunk.new_start : hunk.new_end])
+        text = "".join(line + ending for line in rewriting.new_lines(hunk))
         if end == len(document.text) and document.text and not document.text.endswith(("\n", "\r")):
             text = text.removesuffix(ending)
             if start == end:  # new lines behind a last one that has no end
@@ -336,9 +350,9 @@ class EditPredictor:
             elif not text and start:  # the line before becomes that last one
                 start = len(without_end(document.text[:start]))
         n_same = _n_same(document.text[start:end], text)
-        ms = 1000 * (time.perf_counter() - self._updated_s)
-        line = window.first + hunk.start
-        return Edit(document.name, start, end, text, line, start + n_same, probability, ms, version)
+        line, probability = window.first + hunk.start, rewriting.probability(hunk)
+        jump = start + n_same
+        return Edit(document.name, start, end, text, line, jump, probability, self._ms, version)
 
 
 def _n_same(old: str, new: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,8 @@ class LoadedModel:
     final_norm: reads the norm in front of the LM head, if the bundle has its weights.
     embedding: how texts become vectors, where the bundle says so. dense: reads the matrices behind
     the pooling, if there are some. is_embedder: the model makes vectors of texts and writes none.
-    hidden_size: of the model.
+    hidden_size: of the model. edit_bounds: how likely edits have to be before they are shown, by
+    the name of their format.
     """
 
     model: Model
@@ -51,6 +52,7 @@ class LoadedModel:
     dense: Callable[[], tuple[DenseLayer, ...]] | None = None
     is_embedder: bool = False
     hidden_size: int = 0
+    edit_bounds: Mapping[str, float] = field(default_factory=dict)
 
     def check_sequential(self, what: str) -> None:
         """Raises a SessionError where the model does not write from left to right.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.fields import shown
-from edgedec.models.manifest import TUNED_KEY, BundleManifest
+from edgedec.models.manifest import EDITS_KEY, TUNED_KEY, BundleManifest
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.methods.method_parts import PLAIN
 from edgedec.runtime.methods.methods import identity_of
@@ -59,6 +59,21 @@ def tuned(manifest: BundleManifest) -> Mapping[str, Any] | None:
             "`edgedec tune` on the bundle again"
         )
     return policies
+
+
+def edit_bounds(manifest: BundleManifest) -> dict[str, float]:
+    """Returns how likely edits have to be before they are shown, by format, where calibrated."""
+    formats = manifest.defaults.get(EDITS_KEY, {})
+    try:
+        bounds = {name: float(entry["min_probability"]) for name, entry in formats.items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        bounds = {"": -1.0}
+    if not all(0 <= bound <= 1 for bound in bounds.values()):
+        raise BundleError(
+            f"manifest.defaults.{EDITS_KEY} is {shown(formats)}, expected a min_probability from 0 "
+            "to 1 for each format: run `edgedec bench --edits --calibrate` on the bundle again"
+        )
+    return bounds
 
 
 def identity(manifest: BundleManifest, threads: int, providers: tuple[str, ...]) -> str:

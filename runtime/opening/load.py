@@ -31,6 +31,7 @@ from edgedec.runtime.methods.method_parts import MethodParts
 from edgedec.runtime.opening.bundle_parts import (
     default_method,
     defaults,
+    edit_bounds,
     identity,
     prompt_encoder,
     tuned,
@@ -234,6 +235,7 @@ def _loaded(
         dense=_find_dense(folder, manifest),
         is_embedder=opening.entry.config.is_embedder,
         hidden_size=opening.entry.config.hidden_size,
+        edit_bounds=edit_bounds(manifest),
     )
 
 

@@ -242,12 +242,7 @@ def test_a_key_reads_the_latest_edit_alone(smollm2_bundle: Path) -> None:
         for n in range(1, 4):
             text = before[:at] + "size"[:n] + before[at + len("width") :]
             predictor.update(Document(text, at + n, "a.py")).result(timeout=60)
-        shares = [
-            read / whole
-            for read, whole in zip(
-                predictor.counts.n_read_tokens, predictor.counts.n_prompt_tokens, strict=True
-            )
-        ]
+        shares = [a.n_read_tokens / a.n_prompt_tokens for a in predictor.answers]
     assert len(shares) == 6  # two windows for each of three keys
     assert max(shares[2:]) < 0.15
 
@@ -260,6 +255,6 @@ def test_old_changes_are_left_out_where_there_is_no_room(make: Make) -> None:
             predictor.see(Document("word " * 400 + "\n", 0, f"{i}.py"))
         predictor.see(Document(BEFORE, 0, "a.py"))
         edit = predictor.update(Document(NOW, CURSOR, "a.py")).result(timeout=60)
-        assert predictor.counts.n_prompt_tokens[-1] < engine.context
+        assert predictor.answers[-1].n_prompt_tokens < engine.context
     assert edit is not None
     assert edit.applied(NOW) == AFTER

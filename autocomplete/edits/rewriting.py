@@ -1,0 +1,67 @@
+"""A window while a model rewrites it, line by line."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from edgedec.autocomplete.edits.hunks import NOTHING, Hunk, first_hunk
+from edgedec.autocomplete.edits.window import EditWindow
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line that the model wrote. log_prob: of its tokens, the line feed's included."""
+
+    text: str
+    log_prob: float
+
+
+class Rewriting:
+    """Reads an answer until a change in it is known."""
+
+    def __init__(self, window: EditWindow) -> None:
+        self._window = window
+        self._lines: list[_Line] = []
+        self._unfinished, self._log_prob = "", 0.0
+        self._past = NOTHING
+        self.text = ""
+
+    def read(self, text: str, log_prob: float) -> None:
+        """Takes in what comes next."""
+        self.text += text
+        self._unfinished += text
+        self._log_prob += log_prob
+        while "\n" in self._unfinished:
+            line, _, self._unfinished = self._unfinished.partition("\n")
+            self._end_line(line)
+
+    def finish(self) -> None:
+        """Nothing more comes."""
+        if self._unfinished:
+            self._end_line(self._unfinished)
+
+    def hunk(self, is_whole: bool) -> Hunk | None:
+        """Returns the first change that was not passed over, as soon as it is known.
+
+        is_whole: the answer is finished.
+        """
+        texts = [line.text for line in self._lines]
+        return first_hunk(self._window.lines, texts, is_whole, self._past)
+
+    def pass_over(self, hunk: Hunk) -> None:
+        """Looks behind a change from now on."""
+        self._past = hunk
+
+    def new_lines(self, hunk: Hunk) -> list[str]:
+        """Returns the lines that a change puts in."""
+        return [line.text for line in self._lines[hunk.new_start : hunk.new_end]]
+
+    def probability(self, hunk: Hunk) -> float:
+        """Returns that of the changed lines, or of the line behind those that are left out."""
+        end = hunk.new_end + (hunk.new_end == hunk.new_start)
+        return math.exp(sum(line.log_prob for line in self._lines[hunk.new_start : end]))
+
+    def _end_line(self, line: str) -> None:
+        self._lines.append(_Line(line, self._log_prob))
+        self._log_prob = 0.0
