@@ -97,10 +97,10 @@ def choose_bound(rows: Sequence[EditRow]) -> Quality | None:
     """
     best = None
     for bound in reversed(_BOUNDS):
-        found = quality(rows, bound)
-        if found.good_share is not None and not found.is_enough:
+        at_bound = quality(rows, bound)
+        if at_bound.good_share is not None and not at_bound.is_enough:
             break
-        best = found if found.is_enough else best
+        best = at_bound if at_bound.is_enough else best
     return best
 
 

@@ -186,7 +186,7 @@ def _read_file(path: Path) -> list[EditedFile]:
         try:
             content = json.loads(line)
         except (ValueError, RecursionError):
-            raise ConfigError(f"{where} is no JSON: expected {_LINE}") from None
+            raise ConfigError(f"{where} is not JSON: expected {_LINE}") from None
         read = Fields(content, where, ConfigError)
         read.exactly({"commit", "path", "before", "after"})
         file = EditedFile(*(read.text(name) for name in ("commit", "path", "before", "after")))

@@ -256,8 +256,8 @@ def _markdown(document: Row) -> str:
         f"- {noise_text(document['noise'])}\n"
     )
     text = table(header, [_cells(row) for row in document["rows"]]) + "\n" + facts
-    if (found := document["calibration"]) is not None:
-        chosen, reported = found["chosen"], found["reported"]
+    if (calibration := document["calibration"]) is not None:
+        chosen, reported = calibration["chosen"], calibration["reported"]
         text += (
             f"- calibrated: edits from {chosen['bound']:.3g} on are shown; on the other half of "
             f"the commits, {_share(reported['good_share'])} were right or near, and "

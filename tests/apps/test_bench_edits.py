@@ -127,7 +127,7 @@ def test_rows_outlive_a_run_that_was_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("no JSON\n", "edits.jsonl:1 is no JSON"),
+        ("no JSON\n", "edits.jsonl:1 is not JSON"),
         ('{"commit": "one"}\n', "edits.jsonl:1"),
         ("", "has no edits that can be replayed"),
     ],
