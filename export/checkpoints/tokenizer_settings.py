@@ -280,7 +280,6 @@ def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int
     """Adds to ``document`` what other files add; their flags replace those of a known token."""
     listed: list[dict[str, Any]] = document.get("added_tokens") or []
     added = {token["content"]: token for token in listed}
-    earlier: list[dict[str, Any]] = []
     vocabulary = vocabulary_of(document)
     special = {*files.roles().values(), *files.additional()}
     of_roles = files.flags_of_roles()
@@ -307,13 +306,13 @@ def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int
         is_special = flags["special"] or content in special or was_special
         if files.is_rebuilt and files.tokenizer_class is _QWEN2 and content in special:
             flags = dict.fromkeys(_FLAGS, False)
-        is_changed = is_known and not files.is_rebuilt
-        if is_changed and flags["normalized"] and not added[content]["normalized"]:
-            # The library goes on finding it in text as it was.
-            earlier += [added[content]] if was_special else []
-        added[content] = {"id": token_id, "content": content, **flags, "special": is_special}
-    both = [*earlier, *added.values()]
-    document["added_tokens"] = sorted(both, key=lambda token: int(token["id"]))
+        token = {"id": token_id, "content": content, **flags, "special": is_special}
+        if is_known and not files.is_rebuilt:
+            # The library goes on finding a token in the text that the file's entry was found in.
+            in_file = added[content]
+            token["normalized"] = in_file["normalized"] and (was_special or flags["normalized"])
+        added[content] = token
+    document["added_tokens"] = sorted(added.values(), key=lambda token: int(token["id"]))
 
 
 def _stated_tokens(files: TokenizerFiles) -> dict[str, dict[str, bool] | None]:

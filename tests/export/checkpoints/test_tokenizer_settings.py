@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -447,6 +448,20 @@ def test_padding_names_a_token(make_folder: Any) -> None:
 
 def test_added_tokens_are_found_in_normalised_text(make_folder: Any) -> None:
     compare(make_folder(lower(), {}, **files_of(), added_tokens={"[X]": 301}))
+
+
+@pytest.mark.parametrize("in_file", list(product((False, True), repeat=2)))
+@pytest.mark.parametrize("beside", list(product((False, True), repeat=2)))
+def test_a_token_is_found_in_the_text_that_the_file_names(
+    make_folder: Any, in_file: tuple[bool, bool], beside: tuple[bool, bool]
+) -> None:
+    """Where special and normalized differ between the file and the list beside it."""
+    tokenizer = make_tokenizer()
+    tokenizer.normalizer = normalizers.Prepend("_")
+    tokenizer.add_tokens([AddedToken("[X]", special=in_file[0], normalized=in_file[1])])
+    token = {"content": "[X]", **FLAGS, "special": beside[0], "normalized": beside[1]}
+    decoder = {str(tokenizer.token_to_id("[X]")): {**token, "lstrip": True}}
+    compare(make_folder(tokenizer, {}, **files_of(added_tokens_decoder=decoder)))
 
 
 @pytest.mark.parametrize("stated", [{}, *({"add_prefix_space": x} for x in (None, True, False))])
