@@ -202,10 +202,7 @@ def main() -> int:
         outcomes[try_once(random.Random(seed))] += 1
         return 1
 
-    code = run_tries(__doc__ or "", "adapters", 500, piece)
-    for outcome, count in outcomes.most_common():
-        print(f"{count:5} {outcome}")
-    return code
+    return run_tries(__doc__ or "", "adapters", 500, piece, outcomes)
 
 
 if __name__ == "__main__":

@@ -313,10 +313,7 @@ def main() -> int:
                 print(outcome.seed, outcome.kind, json.dumps(outcome.details), file=sys.stderr)
         return PIECE
 
-    code = run_pieces("tokenizer_settings", options.tries, options.seconds, piece)
-    for kind, count in outcomes.most_common():
-        print(f"{count:5} {kind}")
-    return code
+    return run_pieces("tokenizer_settings", options.tries, options.seconds, piece, outcomes)
 
 
 if __name__ == "__main__":
