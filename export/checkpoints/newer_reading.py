@@ -23,6 +23,7 @@ from edgedec.export.checkpoints.tokenizer_settings import (
     bare_class_name,
     class_named,
     leading_ids,
+    stated_tokens,
     vocabulary_of,
 )
 
@@ -62,6 +63,7 @@ def read_otherwise(
         != {role: token for role, token in variables.items() if role in ROLES},
         MORE_ROLES: _orders_differ(files, document, ours),
         "flags of special tokens": name == "Qwen2" and _has_flags(files, document, ours),
+        "added tokens in normalised text": _are_found_otherwise(files, ours),
     }
     return tuple(part for part, is_other in differs.items() if is_other)
 
@@ -163,6 +165,16 @@ def _orders_differ(
     sources = (files.settings, files.more_roles)
     is_listed_twice = files.is_legacy and all(source.get(MORE_ROLES) for source in sources)
     return len(new) > 1 or bool(new and is_listed_twice)
+
+
+def _are_found_otherwise(files: TokenizerFiles, ours: Mapping[str, Any]) -> bool:
+    """Says whether flags beside the file decide in which text a token is found: not so in 4."""
+    stated = stated_tokens(files)
+    return any(
+        flags["normalized"] != token["normalized"]
+        for token in ours.get("added_tokens") or ()
+        if (flags := stated.get(token["content"]))
+    )
 
 
 def _has_flags(files: TokenizerFiles, *documents: Mapping[str, Any]) -> bool:

@@ -287,7 +287,7 @@ def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int
         *files.stated_roles().values(),
         *files.additional(),
     }  # by the class alone
-    for content, flags in _stated_tokens(files).items():
+    for content, flags in stated_tokens(files).items():
         is_known = content in added
         if is_known and flags is None:
             continue
@@ -307,27 +307,27 @@ def _add_tokens(document: dict[str, Any], files: TokenizerFiles, vocab_size: int
         if files.is_rebuilt and files.tokenizer_class is _QWEN2 and content in special:
             flags = dict.fromkeys(_FLAGS, False)
         token = {"id": token_id, "content": content, **flags, "special": is_special}
-        if is_known and not files.is_rebuilt:
-            # The library goes on finding a token in the text that the file's entry was found in.
+        if is_known and not files.is_of_version_5:
+            # The library of transformers 4 goes on finding a token where the file's entry was.
             in_file = added[content]
             token["normalized"] = in_file["normalized"] and (was_special or flags["normalized"])
         added[content] = token
     document["added_tokens"] = sorted(added.values(), key=lambda token: int(token["id"]))
 
 
-def _stated_tokens(files: TokenizerFiles) -> dict[str, dict[str, bool] | None]:
+def stated_tokens(files: TokenizerFiles) -> dict[str, dict[str, bool] | None]:
     """Returns the tokens that files name, in the order in which they are added, and their flags.
 
     None for flags that no file states.
     """
-    stated_tokens: dict[str, dict[str, bool] | None] = {}
+    stated: dict[str, dict[str, bool] | None] = {}
     if not files.is_legacy:
         tokens = files.settings.tables("added_tokens_decoder")
         for _, token in sorted(tokens, key=lambda item: int(item[0]) if item[0].isdecimal() else 0):
-            stated_tokens[token.text("content")] = _flags(token)
+            stated[token.text("content")] = _flags(token)
     else:
         ids = {text: files.added.integer(text) for text in files.added.values}
-        stated_tokens |= dict.fromkeys(sorted(ids, key=ids.__getitem__))
+        stated |= dict.fromkeys(sorted(ids, key=ids.__getitem__))
     flags = {} if files.is_legacy else files.flags_of_roles()
     roles = files.roles()
     more_roles = [text for role, text in roles.items() if role not in ROLES]
@@ -336,8 +336,8 @@ def _stated_tokens(files: TokenizerFiles) -> dict[str, dict[str, bool] | None]:
         *files.additional(),
         *more_roles,
     ):
-        stated_tokens.setdefault(text, flags.get(text))
-    return {**stated_tokens, **files.flags_of_additional()}
+        stated.setdefault(text, flags.get(text))
+    return {**stated, **files.flags_of_additional()}
 
 
 def _flags(token: Fields) -> dict[str, bool]:

@@ -464,6 +464,23 @@ def test_a_token_is_found_in_the_text_that_the_file_names(
     compare(make_folder(tokenizer, {}, **files_of(added_tokens_decoder=decoder)))
 
 
+@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_flags_beside_a_file_of_transformers_5_decide(
+    make_folder: Any, in_file: bool, beside: bool
+) -> None:
+    """As tokenizers 0.23 reads them, which transformers 5.24 needs."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([AddedToken("[X]", normalized=in_file)])
+    token_id = tokenizer.token_to_id("[X]")
+    decoder = {str(token_id): {"content": "[X]", **FLAGS, "special": False, "normalized": beside}}
+    config = {"tokenizer_class": "TokenizersBackend", "backend": "tokenizers"}
+    files = {"tokenizer_config": {**config, "added_tokens_decoder": decoder}}
+    document = json.loads(HuggingFaceTexts(make_folder(tokenizer, {}, **files)).tokenizer_json())
+    (token,) = (t for t in document["added_tokens"] if t["id"] == token_id)
+    assert token["normalized"] is beside
+
+
 @pytest.mark.parametrize("stated", [{}, *({"add_prefix_space": x} for x in (None, True, False))])
 def test_a_blank_of_a_file_of_transformers_5(make_folder: Any, stated: dict[str, Any]) -> None:
     """As transformers 5.24 reads it: what the file says of a blank before texts holds."""
