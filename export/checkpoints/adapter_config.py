@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgedec.export.checkpoints.adapter_names import matches_pattern
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields, shown
 
@@ -98,12 +99,9 @@ class AdapterConfig:
 
 
 def _by_pattern(patterns: Mapping[str, Any], module: str, default: float) -> float:
-    """Returns the number of the first pattern that ``module`` ends with.
-
-    Source: huggingface/peft ``src/peft/utils/other.py`` ``get_pattern_key`` (Apache-2.0).
-    """
+    """Returns the number of the first pattern that ``module`` ends with."""
     for pattern, value in patterns.items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
+        if matches_pattern(pattern, module):
             return float(value)
     return default
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from edgedec.export.checkpoints.adapter_edits import (
     TokenRows,
     VectorEdit,
 )
+from edgedec.export.checkpoints.adapter_names import unapplied_names
 from edgedec.export.checkpoints.expert_edits import StackedPair
 from edgedec.export.checkpoints.safetensors_file import StoredTensor, read_tensors
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
@@ -55,11 +56,15 @@ class Adapter:
 
 
 def read_adapter(
-    folder: Path, weight: float, vocab_size: int, is_known: Callable[[str], bool]
+    folder: Path,
+    weight: float,
+    vocab_size: int,
+    modules: Collection[str],
+    is_known: Callable[[str], bool],
 ) -> Adapter:
     """Returns the adapter in ``folder``, to be merged with ``weight``.
 
-    is_known: whether the model has a parameter of that name.
+    modules: all of the model. is_known: whether the model has a parameter of that name.
 
     Raises:
         CheckpointError: A file is missing or damaged.
@@ -75,11 +80,17 @@ def read_adapter(
             "with PEFT: PeftModel.from_pretrained(BASE, ADAPTER).save_pretrained(NEW)"
         )
     parts: dict[str, dict[str, Floats]] = defaultdict(dict)
+    stored_modules = {}  # with a pair: by its name in the file, its name in the text model
     for name, tensor in read_tensors(folder / WEIGHTS).items():
         module, kind = _split(folder, name)
         parts[module][kind] = _floats(folder, name, tensor)
-    adapter = Adapter(unapplied=config.unapplied)
+        if ".lora_" in name:
+            stored_modules[name.removeprefix(_PREFIX).partition(".lora_")[0]] = module
+    adapter = Adapter()
     _add_parameters(adapter, folder, parts, config, weight, is_known)
+    adapted = [stored for stored, module in stored_modules.items() if module in parts]
+    names = unapplied_names(read_fields(folder), {*modules, *stored_modules}, adapted)
+    adapter.unapplied = (*config.unapplied, *names)
     for module, of_module in parts.items():
         _add_peft(adapter, folder, module, of_module, config, weight, vocab_size)
     return adapter

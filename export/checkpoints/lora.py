@@ -12,6 +12,7 @@ import numpy.typing as npt
 from edgedec.export.checkpoints.adapter_config import CONFIG, MERGE_WITH_PEFT
 from edgedec.export.checkpoints.adapter_edits import Edit, Floats, TokenRows, VectorEdit
 from edgedec.export.checkpoints.adapter_file import WEIGHTS, read_adapter
+from edgedec.export.checkpoints.adapter_names import published_modules
 from edgedec.export.checkpoints.checkpoint import Checkpoint, EditedCheckpoint
 from edgedec.export.checkpoints.expert_edits import (
     OfExpert,
@@ -61,7 +62,8 @@ class Merged(EditedCheckpoint):
             self._add(folder, scale)
 
     def _add(self, folder: Path, scale: float) -> None:
-        adapter = read_adapter(folder, scale, self.config.vocab_size, self._has)
+        modules = published_modules(self._weights)
+        adapter = read_adapter(folder, scale, self.config.vocab_size, modules, self._has)
         self._add_stacked(folder, adapter.stacked)
         for name, edits in adapter.matrices.items():
             if name in self._of_expert:

@@ -78,6 +78,17 @@ def test_what_peft_merges(tool: Any, tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("key", ["rank_pattern", "alpha_pattern", "target_modules",
+                                 "exclude_modules", "modules_to_save"])  # fmt: skip
+def test_names_that_peft_ignores_are_reported(tool: Any, tmp_path: Path, key: str) -> None:
+    absent = ["query_key_value", "layers.7.self_attn.q_proj"]
+    names: Any = dict.fromkeys(absent, 3) if key.endswith("pattern") else absent
+    config = {**PLAIN, key: [*LINEAR, *absent] if key == "target_modules" else names}
+    outcome = tool.compared(tmp_path, UNTIED, config, 0)
+    assert outcome == "equal, and names of nothing are reported"
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", EXPERTS)
 def test_what_peft_merges_into_experts(tool: Any, tmp_path: Path, name: str) -> None:
     family, config = EXPERTS[name]
@@ -93,7 +104,8 @@ def test_experts_that_transformers_5_stacks(tool: Any, tmp_path: Path) -> None:
     import torch
 
     settings = {"family": "qwen3_moe", **UNTIED, **tool.MIXTURES["qwen3_moe"]}
-    assert tool.made_by_peft(tmp_path, settings, {**PLAIN, "target_modules": ["q_proj"]}, 0)
+    made = tool.made_by_peft(tmp_path, settings, {**PLAIN, "target_modules": ["q_proj"]}, 0)
+    assert made is not None
     base = tool.HuggingFaceCheckpoint(tmp_path / "base")
     gate, up, down = (
         base.rows(f"layers.1.mlp.experts.{part}_proj.weight", 0, n).dequantize().reshape(4, -1, k)
@@ -156,7 +168,8 @@ def test_the_conversion_that_refusals_name(tool: Any, tmp_path: Path) -> None:
     import torch
     import transformers
 
-    assert tool.made_by_peft(tmp_path, UNTIED, {**PLAIN, "init_lora_weights": "pissa"}, 0)
+    made = tool.made_by_peft(tmp_path, UNTIED, {**PLAIN, "init_lora_weights": "pissa"}, 0)
+    assert made is not None
     base = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "base")
     trained = peft.PeftModel.from_pretrained(base, str(tmp_path / "adapter"))
     merged = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "merged")

@@ -4,12 +4,14 @@
 
 Each try trains nothing: PEFT makes an adapter of a tiny llama, or of a tiny mixture of experts, its
 weights get random values, PEFT saves and merges it, and edgedec merges it, too. Both have the same
-weights, or edgedec refuses in one line. Called again it goes on.
+weights, or edgedec refuses in one line. edgedec reports exactly the names that no module of the
+model has. Called again it goes on.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -110,7 +112,39 @@ def drawn_llama(rng: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
         config["layers_to_transform"] = rng.choice(([0], [1], 1))
     if rng.random() < 0.1:
         config["lora_bias"] = True
+    if rng.random() < 0.25:
+        _name_nothing(rng, config)
     return model, config
+
+
+def _name_nothing(rng: random.Random, config: dict[str, Any]) -> None:
+    """Adds a name that no module has."""
+    key = rng.choice((*PATTERNS, *LISTS))
+    if key in PATTERNS:
+        config[key] = {**config.get(key, {}), "query_key_value": 3}
+    else:
+        config[key] = [*(config.get(key) or []), "query_key_value"]
+
+
+PATTERNS = ("rank_pattern", "alpha_pattern")
+LISTS = ("target_modules", "exclude_modules", "modules_to_save")
+
+
+def names_of_nothing(model: Any, config: dict[str, Any]) -> set[tuple[str, str]]:
+    """Returns each key with each of its names that no module, or parameter, of ``model`` has."""
+    parameters = [name for name, _ in model.named_parameters()]
+    modules = [*(name for name, _ in model.named_modules()), *parameters]
+    return {
+        (key, name)
+        for key in (*PATTERNS, *LISTS)
+        for name in config.get(key) or ()
+        if not any(
+            re.match(rf"(.*\.)?({name})$", module)
+            if key in PATTERNS
+            else module == name or module.endswith(f".{name}")
+            for module in modules
+        )
+    }
 
 
 def _patterns(modules: list[str]) -> list[str]:
@@ -133,7 +167,8 @@ def try_once(rng: random.Random) -> str:
 
 def compared(folder: Path, model: dict[str, Any], config: dict[str, Any], seed: int) -> str:
     """Returns what becomes of an adapter with ``config`` in the empty ``folder``."""
-    if not made_by_peft(folder, model, config, seed):
+    absent = made_by_peft(folder, model, config, seed)
+    if absent is None:
         return "not made by PEFT"
     base = HuggingFaceCheckpoint(folder / "base")
     try:
@@ -149,8 +184,11 @@ def compared(folder: Path, model: dict[str, Any], config: dict[str, Any], seed: 
         np.testing.assert_allclose(
             *pair, rtol=2e-4, atol=2e-5, err_msg=f"{name} of {model} {config}"
         )
-    assert ours.unapplied == (), ours.unapplied
-    return "equal"
+    lines = [re.search(r": (\w+) names '(.*)', which no", line) for line in ours.unapplied]
+    reported = {(match[1], match[2].replace("\\\\", "\\")) for match in lines if match}
+    assert None not in lines, ours.unapplied
+    assert reported == absent, f"{reported} of {absent} in {config}"
+    return "equal, and names of nothing are reported" if absent else "equal"
 
 
 def _kind(text: str) -> str:
@@ -165,8 +203,14 @@ def _kind(text: str) -> str:
     return next((kind for kind in kinds if kind in text), text)
 
 
-def made_by_peft(folder: Path, model: dict[str, Any], config: dict[str, Any], seed: int) -> bool:
-    """Whether PEFT can make, save, load and merge such an adapter; leaves all in ``folder``."""
+def made_by_peft(
+    folder: Path, model: dict[str, Any], config: dict[str, Any], seed: int
+) -> set[tuple[str, str]] | None:
+    """Has PEFT make, save, load and merge such an adapter, in ``folder``.
+
+    Returns:
+        The `names_of_nothing` of it; None where PEFT cannot make it.
+    """
     import peft
     import torch
     import transformers
@@ -180,6 +224,7 @@ def made_by_peft(folder: Path, model: dict[str, Any], config: dict[str, Any], se
         if name.endswith("bias") or "norm" in name or "experts" in name:
             parameter.data.add_(torch.randn_like(parameter) * 0.2)
     llama.save_pretrained(folder / "base")
+    absent = names_of_nothing(llama, config)
     try:
         made = peft.get_peft_model(llama, peft.LoraConfig(task_type="CAUSAL_LM", **config))
         for parameter in made.parameters():
@@ -190,8 +235,8 @@ def made_by_peft(folder: Path, model: dict[str, Any], config: dict[str, Any], se
         loaded = peft.PeftModel.from_pretrained(again, str(folder / "adapter"))
         loaded.merge_and_unload().save_pretrained(folder / "merged")
     except Exception:  # PEFT raises bare exceptions for what it cannot do
-        return False
-    return True
+        return None
+    return absent
 
 
 def main() -> int:

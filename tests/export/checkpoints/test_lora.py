@@ -174,7 +174,66 @@ def test_unknown_settings_are_named(make_gguf: Any, tmp_path: Path) -> None:
     write_adapter(tmp_path / "a", use_novelty=0.5, lora_dropout=0.1, target_modules=["q_proj"])
     base = open_checkpoint(str(make_gguf("llama")))
     merged = Merged(base, ((tmp_path / "a", 1.0),))
-    assert merged.unapplied == ("a/adapter_config.json: use_novelty is 0.5, which is not applied",)
+    novelty, *others = merged.unapplied
+    assert novelty == "a/adapter_config.json: use_novelty is 0.5, which is not applied"
+    assert len(others) == 1  # of the other modules that the adapter has
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"rank_pattern": {"wq": 9}}, "rank_pattern names 'wq', which no module of the model has"),
+        ({"alpha_pattern": {r"layers\.9\..*": 9}}, r"alpha_pattern names 'layers\\.9\\..*', which"),
+        ({"target_modules": ["q_proj", "v_proj", "down_proj", "wq"]}, "target_modules names 'wq'"),
+        ({"target_modules": r".*\.wq"}, r"target_modules names '.*\\.wq', which no module"),
+        ({"modules_to_save": ["score"]}, "modules_to_save names 'score', which no module"),
+        ({"exclude_modules": ["vision"]}, "exclude_modules names 'vision', which no module"),
+        ({"exclude_modules": "visual.*"}, "exclude_modules names 'visual.*', which no module"),
+        ({"layers_pattern": "h"}, "layers_pattern names 'h', which no module"),
+        ({"layers_to_transform": [1, 40]}, "layers_to_transform names 40, which no module"),
+        (
+            {"target_modules": ["q_proj", "v_proj"]},
+            "'model.layers.1.mlp.down_proj' is not among its target_modules, so that PEFT leaves",
+        ),
+        (
+            {"target_modules": "all-linear", "exclude_modules": ["q_proj", "mlp.down_proj"]},
+            "'model.layers.1.mlp.down_proj' (and 1 more) is not among its target_modules",
+        ),
+        (
+            {"target_modules": ["q_proj", "v_proj", "down_proj"], "layers_to_transform": 0},
+            "(and 2 more) is not among its target_modules",
+        ),
+    ],
+    ids=str,
+)
+def test_names_of_nothing_are_reported(
+    make_gguf: Any, tmp_path: Path, config: dict[str, Any], reason: str
+) -> None:
+    write_adapter(tmp_path / "a", **config)
+    merged = Merged(open_checkpoint(str(make_gguf("llama"))), ((tmp_path / "a", 1.0),))
+    assert any(reason in line for line in merged.unapplied), merged.unapplied
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"target_modules": "all-linear"},
+        {"target_modules": None},
+        {"target_modules": r"model\.layers\.\d+\.(self_attn|mlp)\..*_proj"},
+        {"target_modules": [f"model.layers.1.{module}" for module in MODULES]},
+        {"target_modules": ["q_proj", "v_proj", "down_proj"], "layers_to_transform": [1],
+         "layers_pattern": ["layers"]},
+        {"modules_to_save": ["lm_head", "embed_tokens"], "exclude_modules": ["o_proj"]},
+        {"rank_pattern": {"k_proj": 2, "q_proj": RANK}, "alpha_pattern": {r".*\.0\..*": 2}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_names_of_modules_are_not_reported(
+    make_gguf: Any, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    write_adapter(tmp_path / "a", **config)
+    merged = Merged(open_checkpoint(str(make_gguf("llama"))), ((tmp_path / "a", 1.0),))
+    assert merged.unapplied == ()
 
 
 def write_mlx_adapter(folder: Path, magnitude: Any = None) -> dict[str, Any]:
