@@ -149,6 +149,26 @@ FORMATS = {
         "<think>\nHm.\n\nYes.\n</think>\n\nSo <think> it is.",
         ("Hm.\n\nYes.", "So <think> it is."),
     ),
+    # The first closing mark ends a thought, quoted or not: so do vLLM's parsers (0.9
+    # basic_parsers.py and deepseek_r1_reasoning_parser.py) and llama.cpp's (common/chat.cpp).
+    "qwen3, a thought that quotes its end": (
+        [],
+        "{% if '</think>' in content %}",
+        "<think>\nIt tests `</think>` first.\n</think>\n\nYes.",
+        ("It tests `", "` first.\n</think>\n\nYes."),
+    ),
+    "qwen3, a thought that quotes its beginning": (
+        [],
+        "{% if '</think>' in content %}",
+        "<think>\nIt writes `<think>` first.\n</think>\n\n`</think>` ends it.",
+        ("It writes `<think>` first.", "`</think>` ends it."),
+    ),
+    "qwen3, other models' marks": (
+        [],
+        "{% if '</think>' in content %}",
+        "<think>[/THINK] <|END_THINKING|> <channel|></think>[THINK]Hm.[/THINK]",
+        ("[/THINK] <|END_THINKING|> <channel|>", "[THINK]Hm.[/THINK]"),
+    ),
     "seed-oss": (
         [],
         "{{ '</seed:think>' }}",
@@ -182,13 +202,20 @@ FORMATS = {
 
 def made(text: str, special: list[str], template: str) -> tuple[str, str]:
     """Returns thought and answer of ``text``, in which special tokens are characters."""
-    marks = {name: chr(0x100000 + i) for i, name in enumerate(special)}
-    splitter = ThoughtSplitter(
-        find_thought_format(template, special).marked(marks), "start", tuple(marks.values())
-    )
-    for name, mark in marks.items():
-        text = text.replace(name, mark)
-    return joined(splitter, [text])
+    return joined(splitter_of(template, special), [in_characters(text, special)])
+
+
+def in_characters(text: str, special: list[str]) -> str:
+    """Returns ``text`` with special tokens as characters."""
+    for i, name in enumerate(special):
+        text = text.replace(name, chr(0x100000 + i))
+    return text
+
+
+def splitter_of(template: str, special: list[str]) -> ThoughtSplitter:
+    marks = {name: in_characters(name, special) for name in special}
+    marked = find_thought_format(template, special).marked(marks)
+    return ThoughtSplitter(marked, "start", tuple(marks.values()))
 
 
 def joined(splitter: ThoughtSplitter, pieces: list[str]) -> tuple[str, str]:
@@ -200,6 +227,17 @@ def joined(splitter: ThoughtSplitter, pieces: list[str]) -> tuple[str, str]:
         for kinds in (("thought",), ("text", "added"))
     )
     return thought, text
+
+
+@pytest.mark.parametrize("name", ["magistral", "gemma 4", "command-a", "apertus", "solar"])
+def test_marks_in_letters_are_text_where_marks_are_tokens(name: str) -> None:
+    """Thought and answer may quote marks then, as for parsers of vLLM that look at ids."""
+    special, template, text, (thought, answer) = FORMATS[name]
+    letters = f" It says {' '.join(special)}."
+    text = in_characters(text, special).replace(thought, thought + letters)
+    text = text.replace(answer, answer + letters)
+    found = joined(splitter_of(template, special), [text])
+    assert found == (thought + letters, answer + letters)
 
 
 @pytest.mark.parametrize("name", FORMATS)
