@@ -44,7 +44,8 @@ Inputs:
         committed token; which of the two it is, -1 for none.
     rope.cos, rope.sin [N, head_size / 2] float32, and others of layers that differ: cosines and
         sines of the angles at each position; query_growth [N, 1], what queries are multiplied by. N
-        is more than any position of the pass. See `PositionTables`. Graphs may hold them instead.
+        is more than any position of the pass; OpenVINO's graphs take the rows of their T tokens
+        alone. See `PositionTables`. Graphs for one context may hold them instead.
     mtp_rows [F] int64: which of the R rows with logits light heads go on from; see
         `Capabilities.mtp`.
 Outputs:

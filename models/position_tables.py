@@ -37,9 +37,17 @@ class PositionTables:
     computed when a pass first needs them. Each row is the same whenever that is.
     """
 
-    def __init__(self, config: ModelConfig, ports: Collection[str]) -> None:
-        """Computes the first rows. ports: the graph's inputs; others than tables are left out."""
-        self._config = config
+    def __init__(
+        self,
+        config: ModelConfig,
+        ports: Collection[str],
+        dtype: npt.DTypeLike = np.float32,
+    ) -> None:
+        """Computes the first rows.
+
+        ports: the graph's inputs; others than tables are left out. dtype: what it computes in.
+        """
+        self._config, self._dtype = config, dtype
         self._widths = {name: n for name, n in position_tables(config).items() if name in ports}
         self._n_rows = 0
         self._arrays: dict[str, Array] = {}
@@ -53,7 +61,7 @@ class PositionTables:
     def up_to(self, n_positions: int) -> Mapping[str, Array]:
         """Returns tables of at least ``n_positions``: the same object until they have to grow.
 
-        Shapes: each [positions, numbers per position] float32.
+        Shapes: each [positions, numbers per position].
         """
         if n_positions > self._n_rows:
             n_rows = max(_MIN_ROWS, 1 << (n_positions - 1).bit_length())
@@ -62,11 +70,19 @@ class PositionTables:
             self._n_rows = n_rows
         return self._arrays
 
+    def rows_at(self, positions: npt.NDArray[np.integer]) -> dict[str, Array]:
+        """Returns the rows of ``positions`` [T] alone.
+
+        Shapes: each [T, numbers per position].
+        """
+        tables = self.up_to(int(positions.max(initial=0)) + 1)
+        return {name: table[positions] for name, table in tables.items()}
+
     def _grown(self, n_rows: int) -> dict[str, Array]:
         """Returns the tables with ``n_rows``."""
         start, grown = self._n_rows, dict[str, Array]()
         for name, width in self._widths.items():
-            grown[name] = np.empty((n_rows, width), np.float32)
+            grown[name] = np.empty((n_rows, width), self._dtype)
             if start:
                 grown[name][:start] = self._arrays[name]
         for first in range(start, n_rows, _BLOCK_ROWS):

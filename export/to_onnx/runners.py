@@ -131,8 +131,10 @@ class PortableRunner:
         self._session = open_session(graph, is_prepacked)
         self._config, self._is_bidirectional = config, config.is_bidirectional
         types = {value.name: _DTYPES[value.type] for value in self._session.get_inputs()}
-        self._tables = PositionTables(config, types)
         names = {past_port(i, part): i for i in config.kv_layers for part in KV_PARTS}
+        self._tables = PositionTables(
+            config, types, next((types[name] for name in names), np.float32)
+        )
         self._kv_cache = {
             name: np.zeros((1, config.n_kv_heads, 0, config.head_size_of(layer)), types[name])
             for name, layer in names.items()

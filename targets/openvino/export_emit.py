@@ -24,7 +24,6 @@ from edgedec.models.graph import (
     LOGIT_ROWS,
     LOGITS,
     N_TOP,
-    POSITION_IDS,
     hidden_port,
     past_port,
     stats_port,
@@ -70,7 +69,6 @@ class OpenVinoEmitter(Ops[Value]):
             name: ops.parameter(sizes, element, name)
             for name, sizes, element in (
                 (INPUT_IDS, [1, _ANY], np.int64),
-                (POSITION_IDS, [1, _ANY], np.int64),
                 (ATTENTION_BIAS, [1, 1, _ANY, _ANY], np.float32),
                 (LOGIT_ROWS, [_ANY], np.int64),
                 (BEAM_IDX, [1], np.int32),
@@ -198,12 +196,13 @@ class OpenVinoEmitter(Ops[Value]):
     def _rope(self, rope: Rope) -> tuple[Value, Value]:
         """Returns cosines and sines [1, 1, T, head_size], which layers share."""
         if rope not in self._shared:
+            sizes = [_ANY, self._config.head_size // 2]
+            halves = [
+                self._inputs.setdefault(name, ops.parameter(sizes, np.float32, name))
+                for name in rope_names(self._config, rope)
+            ]
             self._shared[rope] = tuple(
-                ops.unsqueeze(ops.concat([half, half], _ANY), 1)
-                for half in (
-                    ops.gather(self._stored.get(name), self._inputs[POSITION_IDS], 0)
-                    for name in rope_names(self._config, rope)
-                )
+                ops.unsqueeze(ops.concat([half, half], _ANY), [0, 1]) for half in halves
             )
         cos, sin = self._shared[rope]
         return cos, sin

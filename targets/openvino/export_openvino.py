@@ -37,7 +37,7 @@ def pack(model: RecipeModel) -> None:
     for name, (_, k) in matrices(config).items():
         if ".experts." in name or k % formats[name].group:
             formats[name] = FORMATS["f32"]
-    model.graph = StoredWeights(config, model.context, formats)
+    model.graph = StoredWeights(config, formats)
     report = model.report
     model.graph.write(model.source, model.folder / _STORED, lambda done, n, _: report(done, n))
 
@@ -85,7 +85,7 @@ def contract(model: RecipeModel) -> GraphContract:
 
 def open_graph(model: RecipeModel) -> OpenVinoRunner:
     """Returns a way to run the written graph."""
-    return OpenVinoRunner(model.folder / GRAPH_NAME, model.kv_format)
+    return OpenVinoRunner(model.folder / GRAPH_NAME, model.source.config, model.kv_format)
 
 
 def measure(model: RecipeModel) -> dict[str, Any]:

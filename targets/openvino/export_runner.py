@@ -10,15 +10,16 @@ import numpy as np
 import openvino as ov
 
 from edgedec.export.verifying.verify import Logits
+from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
     ATTENTION_BIAS,
     BEAM_IDX,
     INPUT_IDS,
     LOGIT_ROWS,
     LOGITS,
-    POSITION_IDS,
     WEIGHTS_BESIDE,
 )
+from edgedec.models.position_tables import PositionTables
 from edgedec.models.reference import tree_mask
 from edgedec.targets.openvino.export_emit import MASKED
 
@@ -26,7 +27,7 @@ from edgedec.targets.openvino.export_emit import MASKED
 class OpenVinoRunner:
     """Runs a graph on the CPU. Rows that later passes are not to see stay in its states, hidden."""
 
-    def __init__(self, graph: Path, kv_format: str) -> None:
+    def __init__(self, graph: Path, config: ModelConfig, kv_format: str) -> None:
         core = ov.Core()
         model = core.read_model(graph, graph.with_name(WEIGHTS_BESIDE))
         properties = {
@@ -34,6 +35,7 @@ class OpenVinoRunner:
             "KV_CACHE_PRECISION": kv_format.replace("float", "f"),
         }
         self._request = core.compile_model(model, "CPU", properties).create_infer_request()
+        self._tables = PositionTables(config, [port.any_name for port in model.inputs])
         self._places: list[int] = []
         self._n_rows = 0
 
@@ -47,10 +49,10 @@ class OpenVinoRunner:
         self._n_rows += n
         feeds: dict[str, Any] = {
             INPUT_IDS: np.array([tokens], np.int64),
-            POSITION_IDS: (n_past + depths)[None],
             LOGIT_ROWS: np.arange(n, dtype=np.int64),
             ATTENTION_BIAS: bias[None, None],
             BEAM_IDX: np.zeros(1, np.int32),
         }
+        feeds |= self._tables.rows_at(n_past + depths)
         logits: Logits = self._request.infer(feeds)[LOGITS][0].copy()
         return logits

@@ -17,7 +17,6 @@ from edgedec.export.weights_file import (
 from edgedec.models.config import ModelConfig
 from edgedec.models.families import weight_shapes
 from edgedec.models.quant import QuantFormat
-from edgedec.models.rope import rope_names, rope_of
 from edgedec.models.weights import WeightSource
 from edgedec.targets.openvino.export_groups import GroupLayout
 
@@ -25,12 +24,10 @@ from edgedec.targets.openvino.export_groups import GroupLayout
 class StoredWeights:
     """What a model's constants consist of, as float32 or as groups of codes.
 
-    context: positions the rotation tables cover. formats: of every matrix.
+    formats: of every matrix.
     """
 
-    def __init__(
-        self, config: ModelConfig, context: int, formats: Mapping[str, QuantFormat]
-    ) -> None:
+    def __init__(self, config: ModelConfig, formats: Mapping[str, QuantFormat]) -> None:
         self.groups: dict[str, GroupLayout] = {}
         self._tensors: dict[str, StoredTensor] = {}
         self._elements: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -39,9 +36,6 @@ class StoredWeights:
                 self._add_groups(GroupLayout(name, formats[name], shape[0], shape[1]))
             else:
                 self._add(StoredTensor(name, False, _float_dims(config, name, shape)))
-        for rope in {rope_of(config.layer(i)) for i in range(config.n_layers)}:
-            for name in rope_names(config, rope):
-                self._add(StoredTensor(name, False, (context, config.head_size // 2)))
 
     def write(self, source: WeightSource, path: Path, on_progress: Progress) -> None:
         """Writes them to ``path``; an OSError says why that fails."""

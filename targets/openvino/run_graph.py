@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
@@ -12,6 +13,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.graph import (
     LOGITS,
+    POSITION_IDS,
     ROW_STATS,
     WEIGHTS_BESIDE,
     Capabilities,
@@ -87,6 +89,12 @@ class PlacedModel(ModelFacts):
         super().__init__(graph)
         self.device = graph.contract.providers[0]
         self._threads = graph.threads
+
+    def rows_at(self, positions: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+        """Returns the inputs that say where the tokens of a pass are. positions: [T]."""
+        if POSITION_IDS in self.contract.inputs:  # of graphs that hold their tables
+            return {POSITION_IDS: positions[np.newaxis]}
+        return self.tables.rows_at(positions)
 
     def compiled(self, opened: ov.Model) -> ov.CompiledModel:
         """Returns a graph compiled for the device; a BundleError where that refuses it."""

@@ -19,7 +19,6 @@ from edgedec.models.graph import (
     BEAM_IDX,
     INPUT_IDS,
     LOGIT_ROWS,
-    POSITION_IDS,
 )
 from edgedec.runtime.backends._model_facts import GraphToRun
 from edgedec.runtime.backends._whole_cache import WholeCache
@@ -173,9 +172,10 @@ class OpenVinoKVCache(WholeCache):
 
     def _inputs(self, pass_: Pass, n_past: int) -> dict[str, Array]:
         tree, n_known = pass_.tree, pass_.n_known
+        positions = n_past + np.array(tree.depths[n_known:], np.int64)
         return {
+            **self._model.rows_at(positions),
             INPUT_IDS: np.array([tree.tokens[n_known:]], np.int64),
-            POSITION_IDS: n_past + np.array([tree.depths[n_known:]], np.int64),
             LOGIT_ROWS: np.array(pass_.logit_rows, np.int64) - n_known,
             ATTENTION_BIAS: self._attention_bias(tree, n_known),
             BEAM_IDX: np.zeros(1, np.int32),

@@ -6,6 +6,7 @@ pass; `edgedec.runtime.backends._static_cache` says how passes are cut into them
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class StaticModel(PlacedModel):
         if self._is_closed:
             raise SessionError("the model is closed: load the bundle again")
         if (bucket, context) not in self._compiled:
-            graph = static_graph(read_graph(self._graph), bucket, context)
+            graph = static_graph(read_graph(self._graph), bucket, context, self.tables.sizes)
             self._compiled[bucket, context] = self.compiled(graph)
         return self._compiled[bucket, context].create_infer_request()
 
@@ -76,9 +77,15 @@ class StaticModel(PlacedModel):
         self._compiled.clear()
 
 
-def static_graph(graph: ov.Model, bucket: StaticPass, context: int) -> ov.Model:
+def static_graph(
+    graph: ov.Model,
+    bucket: StaticPass,
+    context: int,
+    tables: Mapping[str, tuple[int | None, ...]],
+) -> ov.Model:
     """Returns ``graph`` for the sizes of ``bucket`` after up to ``context`` tokens, without states.
 
+    tables: sizes of those that it takes rows of.
     Keys and values of a layer [1, n_kv_heads, context, head_size] are an input, those of a pass an
     output; the graph joins them as it joins its state and them.
     """
@@ -98,9 +105,11 @@ def static_graph(graph: ov.Model, bucket: StaticPass, context: int) -> ov.Model:
     beam_idx = next(node for node in graph.get_parameters() if BEAM_IDX in node.output(0).names)
     graph.remove_parameter(beam_idx)
     n = bucket.n_rows
+    if any(port.any_name == POSITION_IDS for port in graph.inputs):
+        graph.reshape({POSITION_IDS: [1, n]})
     graph.reshape({
+        **{name: [n, width] for name, (_, width) in tables.items()},
         INPUT_IDS: [1, n],
-        POSITION_IDS: [1, n],
         LOGIT_ROWS: [bucket.n_logits],
         ATTENTION_BIAS: [1, 1, n, context + n],
     })  # fmt: skip
@@ -155,8 +164,8 @@ class OpenVinoStaticKVCache(StaticKVCache):
         inputs = PartInputs.of(tree, n_past, part)
         sees = self._visible(tree, n_past, part)
         return {
+            **self._model.rows_at(inputs.positions[0]),
             INPUT_IDS: inputs.ids,
-            POSITION_IDS: inputs.positions,
             LOGIT_ROWS: inputs.logit_rows,
             ATTENTION_BIAS: np.where(sees, np.float32(0), _MASKED)[np.newaxis, np.newaxis],
             **self._kv_rows,

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from edgedec.export.to_onnx.emit import PortableEmitter
 from edgedec.export.to_onnx.graph import external_tensor, place
 from edgedec.export.to_onnx.make import element_of, make_node, make_opset, make_port, make_tensor
@@ -34,9 +32,8 @@ from edgedec.models.graph import (
     present_port,
     stats_port,
 )
-from edgedec.models.position_tables import QUERY_GROWTH
 from edgedec.models.quant import QuantFormat
-from edgedec.models.rope import query_growth, rope_of
+from edgedec.models.rope import rope_of
 from edgedec.models.weights import WeightSource
 
 DOMAIN = "com.microsoft"
@@ -54,7 +51,6 @@ _INT8_ACTIVATIONS = 4
 
 def emit_contrib(
     config: ModelConfig,
-    context: int,
     formats: Mapping[str, QuantFormat],
     hidden_layers: Sequence[int] = (),
     element: int = TensorProto.FLOAT,
@@ -62,12 +58,11 @@ def emit_contrib(
     """Returns the graph; its weights are references to bytes not yet written.
 
     Args:
-        context: positions the rotation tables cover.
         element: `TensorProto` data type it computes in, FLOAT or FLOAT16.
         formats: of every matrix; float ones are multiplied as ``element``.
         hidden_layers: layers (0: embeddings) whose residual stream becomes an output.
     """
-    emitter = ContribEmitter(config, context, frozenset(hidden_layers), formats, element)
+    emitter = ContribEmitter(config, frozenset(hidden_layers), formats, element)
     logits = find_family(config.family).recipe(emitter, config)
     emitter.name_output(logits, LOGITS, (1, "R", config.n_logits))
     if config.n_logits >= N_TOP:
@@ -114,14 +109,12 @@ class ContribEmitter(PortableEmitter):
     def __init__(
         self,
         config: ModelConfig,
-        context: int,
         hidden_layers: frozenset[int],
         formats: Mapping[str, QuantFormat],
         element: int = TensorProto.FLOAT,
     ) -> None:
         super().__init__(config, hidden_layers)
         self.element = element
-        self._context = context
         self._formats = formats
         self._adds: dict[str, NodeProto] = {}
         self._split: dict[str, str] = {}  # by weight, what a product with others has given of it
@@ -278,15 +271,6 @@ class ContribEmitter(PortableEmitter):
         )
         self._nodes.append(attend)
         return attended
-
-    def _table(self, name: str, width: int) -> None:
-        """Adds a table of all positions as a constant, which is what some providers need."""
-        dims = self._context, width
-        if name == QUERY_GROWTH:
-            values = query_growth(self._config, np.arange(self._context))
-            self._initializers[name] = make_tensor(name, self.element, dims, values)
-        else:
-            self._initializers[name] = external_tensor(name, self.element, dims)
 
     def _short_bias(self, window: int) -> str:
         """Returns the attention bias in the type of the scores, finite in float16, too."""

@@ -36,7 +36,7 @@ def emit(model: RecipeModel) -> None:
         )
     model.formats |= {name: FORMATS["f32"] for name in model.formats if ".experts." in name}
     element = _ELEMENTS[model.kv_format]
-    model.graph = emit_contrib(config, model.context, model.formats, model.hidden_layers, element)
+    model.graph = emit_contrib(config, model.formats, model.hidden_layers, element)
 
 
 def pack(model: RecipeModel) -> None:

@@ -16,6 +16,15 @@ HOST = "cpu"
 """Memory of the processor itself."""
 
 
+def placed(array: npt.NDArray[Any], place: Place) -> OrtValue:
+    """Returns ``array`` in the memory of ``place``: itself, or a copy of it there."""
+    if place.memory == HOST:
+        return OrtValue.ortvalue_from_numpy(array)
+    value = OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, place.memory, 0)
+    value.update_inplace(array)
+    return value
+
+
 class DeviceArray:
     """Rows of keys or values [1, heads, rows, width], bound to a graph as ``value``.
 

@@ -7,7 +7,7 @@ tokens beside it stay where they are, hidden from later passes, until there are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from edgedec.models.graph import (
     POSITION_IDS,
     present_port,
 )
+from edgedec.models.position_tables import PositionTables
 from edgedec.runtime.backends._binding import empty_rows, output_arrays
 from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
@@ -33,7 +34,7 @@ from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.state import KVRows
 from edgedec.runtime.sequences.token_tree import TokenTree
-from edgedec.targets.ort.run_device_array import HOST, DeviceArray
+from edgedec.targets.ort.run_device_array import HOST, DeviceArray, placed
 from edgedec.targets.ort.target import DEVICE
 
 Array = npt.NDArray[Any]
@@ -61,6 +62,10 @@ class OrtModel(ModelFacts):
                 "see its driver and libraries, or use --provider cpu"
             )
         check_ports(graph.path, self._session, self.contract, self.config)
+        dtype = np.dtype(self.contract.kv.format)
+        self.tables = PositionTables(self.config, self.contract.inputs, dtype)
+        self._on_host: Mapping[str, Array] = {}
+        self._on_device: Mapping[str, OrtValue] = {}
 
     @property
     def is_closed(self) -> bool:
@@ -72,6 +77,14 @@ class OrtModel(ModelFacts):
         if self._session is None:
             raise SessionError("the model is closed: load the bundle again")
         return self._session
+
+    def tables_up_to(self, n_positions: int) -> Mapping[str, OrtValue]:
+        """Returns the graph's tables on its device: the same object until they have to grow."""
+        tables = self.tables.up_to(n_positions)
+        if tables is not self._on_host:
+            self._on_device = {name: placed(table, self.place) for name, table in tables.items()}
+            self._on_host = tables
+        return self._on_device
 
     def new_state(self, context: int) -> OrtKVCache:
         """Returns an empty KV cache; on the CPU its memory is taken when it is first written to."""
@@ -118,6 +131,7 @@ class OrtKVCache(WholeCache):
         self._places: list[int] = []
         self._first = 0  # row of the first token of the pending pass
         self._bindings: dict[tuple[bool, tuple[tuple[int, int], ...]], _Bound] = {}
+        self._tables: Mapping[str, OrtValue] = {}
 
     def run(self, pass_: Pass) -> Rows:
         """Returns the asked rows. They are overwritten by the next pass of the same sizes."""
@@ -130,6 +144,11 @@ class OrtKVCache(WholeCache):
             # In a pass over a whole text the operator rotates row i to position i.
             self._first = self._end(n_past) or int(not pass_.tree.is_chain)
         model = self._model
+        # The operator wants as many rows as there are keys, hidden ones too.
+        tables = model.tables_up_to(self._first + len(pass_.tree))
+        if tables is not self._tables:
+            self._tables = tables
+            self._bindings.clear()
         shape, integers = gathered((pass_,), model.n_layers, model.capabilities, has_places=False)
         bound = self._bound(shape)
         bound.arrays.fill((pass_,), integers)
@@ -167,6 +186,8 @@ class OrtKVCache(WholeCache):
         for name, array in self._arrays.items():
             io.bind_ortvalue_input(name, array.value)
             io.bind_ortvalue_output(present_port(name), array.value)
+        for name, value in self._tables.items():
+            io.bind_ortvalue_input(name, value)
         return io
 
     def _new_rows(self, shape: PassShape) -> Rows:

@@ -159,6 +159,30 @@ def test_the_graph_has_what_its_contract_states(
     check_kv_cache(contract.kv, entry.config, inputs)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [*device_target_names(), "tvm"])
+def test_a_bundle_holds_no_tables_of_a_million_positions(
+    make_gguf: GgufMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """Tables of this model's whole context would take 33 MB, in the narrowest format."""
+    pytest.importorskip(NEEDED.get(target, "onnx"))
+    options: dict[str, Any] = {"device_target": target}
+    if target == "tvm":
+        options = {"compiler": "tvm"}
+    elif target == "cuda":
+        from edgedec.targets.cuda import export_cuda as cuda
+
+        monkeypatch.setattr(cuda, "find_nvcc", lambda: None)
+        monkeypatch.setattr(cuda, "build_fatbin", lambda source, arch, path: path.write_bytes(b"-"))
+        options["arch"] = "sm_87"
+    elif target == "qnn":
+        options["soc"] = "SM8650"
+    path = make_gguf(weights=even_weights(), metadata={"llama.context_length": 1 << 20})
+    export(ExportConfig(str(path), tmp_path / "b", **options))
+    sizes = [file.stat().st_size for file in (tmp_path / "b" / "target").rglob("*")]
+    assert sum(sizes) < 8 << 20
+
+
 def test_every_compiler_is_found_and_has_a_target() -> None:
     devices = [device_target(name) for name in device_target_names()]
     used = {name for device in devices for name in (device.compiler, *device.other_compilers)}

@@ -56,7 +56,7 @@ def make_session(
             pytest.skip("the kernel library is not built")
         model = fuse(model, source.config, formats)
     elif request.param == "ort":
-        model = emit_contrib(source.config, CONTEXT, formats, HIDDEN)
+        model = emit_contrib(source.config, formats, HIDDEN)
     folder = tmp_path_factory.mktemp(request.param)
     write_weights(model, source, folder)
     save_model(model, folder / "model.onnx")

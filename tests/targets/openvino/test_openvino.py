@@ -22,6 +22,7 @@ from edgedec.export.pipeline import export
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import past_port, present_port
 from edgedec.models.manifest import read_manifest
+from edgedec.models.position_tables import PositionTables
 from edgedec.models.reference import ReferenceModel
 from edgedec.models.static_passes import BUCKETS, StaticPass
 from edgedec.runtime.backends import running_passes as running_passes
@@ -82,15 +83,15 @@ def test_logits_are_those_of_the_checkpoint(
     request = compiled(
         exported(path, tmp_path / "b"), DYNAMIC_QUANTIZATION_GROUP_SIZE=0, KV_CACHE_PRECISION="f32"
     ).create_infer_request()
-    n = len(TOKENS)
+    n, source = len(TOKENS), open_checkpoint(str(path))
     logits = request.infer({
+        **PositionTables(source.config, ("rope.cos", "rope.sin")).rows_at(np.arange(n)),
         "input_ids": np.array([TOKENS], np.int64),
-        "position_ids": np.arange(n)[None],
         "logit_rows": np.arange(n),
         "attention_bias": np.triu(np.full((1, 1, n, n), -3e38, np.float32), 1),
         "beam_idx": np.zeros(1, np.int32),
     })["logits"][0]  # fmt: skip
-    expected = ReferenceModel(open_checkpoint(str(path))).forward(TOKENS).logits
+    expected = ReferenceModel(source).forward(TOKENS).logits
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
@@ -254,11 +255,13 @@ def test_a_pass_takes_the_smallest_graph_it_fits_in() -> None:
 
 @pytest.mark.parametrize("bucket", BUCKETS)
 def test_static_graphs_know_all_sizes(bundle: Path, bucket: StaticPass) -> None:
-    graph = static_graph(read_graph(bundle / "target/model.xml"), bucket, 96)
+    target = read_manifest(bundle).target
+    config, tables = target.config, PositionTables(target.config, target.contract.inputs)
+    graph = static_graph(read_graph(bundle / "target/model.xml"), bucket, 96, tables.sizes)
     assert not graph.is_dynamic()
     assert not graph.get_variables()
     ports = {port.any_name: list(port.shape) for port in (*graph.inputs, *graph.outputs)}
-    config = read_manifest(bundle).target.config
+    assert ports["rope.cos"] == [bucket.n_rows, config.head_size // 2]
     past, n = past_port(1, "key"), bucket.n_rows
     assert ports[past] == [1, config.n_kv_heads, 96, config.head_size]
     assert ports[present_port(past)] == [1, config.n_kv_heads, n, config.head_size]
