@@ -179,7 +179,8 @@ def test_a_bundle_holds_no_tables_of_a_million_positions(
         options["soc"] = "SM8650"
     path = make_gguf(weights=even_weights(), metadata={"llama.context_length": 1 << 20})
     export(ExportConfig(str(path), tmp_path / "b", **options))
-    sizes = [file.stat().st_size for file in (tmp_path / "b" / "target").rglob("*")]
+    files = [file for file in (tmp_path / "b" / "target").rglob("*") if file.suffix != ".so"]
+    sizes = [file.stat().st_size for file in files]
     assert sum(sizes) < 8 << 20
 
 
