@@ -45,8 +45,8 @@ def unapplied_names(
     """
     absent = "which no module of the model has"
     for key, matches in _MATCHES.items():
-        stated = fields.get(key)
-        for name in [stated] if isinstance(stated, str) else _names(fields, key):
+        value = fields.get(key)
+        for name in [value] if isinstance(value, str) else _names(fields, key):
             if name != ALL_LINEAR and not any(matches(name, module) for module in modules):
                 yield f"{fields.origin}: {key} names {shown(name)}, {absent}"
     for layer in _absent_layers(fields, modules):
@@ -105,8 +105,8 @@ def _absent_layers(fields: Fields, modules: Collection[str]) -> list[int]:
 
 
 def _layers(fields: Fields) -> list[int]:
-    stated = fields.get("layers_to_transform")
-    layers = stated if isinstance(stated, list) else [stated]
+    value = fields.get("layers_to_transform")
+    layers = value if isinstance(value, list) else [value]
     return [layer for layer in layers if isinstance(layer, int)]
 
 

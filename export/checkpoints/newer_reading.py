@@ -169,11 +169,11 @@ def _orders_differ(
 
 def _are_found_otherwise(files: TokenizerFiles, ours: Mapping[str, Any]) -> bool:
     """Says whether flags beside the file decide in which text a token is found: not so in 4."""
-    stated = stated_tokens(files)
+    flags_by_token = stated_tokens(files)
     return any(
         flags["normalized"] != token["normalized"]
         for token in ours.get("added_tokens") or ()
-        if (flags := stated.get(token["content"]))
+        if (flags := flags_by_token.get(token["content"]))
     )
 
 

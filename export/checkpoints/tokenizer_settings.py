@@ -320,14 +320,14 @@ def stated_tokens(files: TokenizerFiles) -> dict[str, dict[str, bool] | None]:
 
     None for flags that no file states.
     """
-    stated: dict[str, dict[str, bool] | None] = {}
+    flags_by_token: dict[str, dict[str, bool] | None] = {}
     if not files.is_legacy:
         tokens = files.settings.tables("added_tokens_decoder")
         for _, token in sorted(tokens, key=lambda item: int(item[0]) if item[0].isdecimal() else 0):
-            stated[token.text("content")] = _flags(token)
+            flags_by_token[token.text("content")] = _flags(token)
     else:
         ids = {text: files.added.integer(text) for text in files.added.values}
-        stated |= dict.fromkeys(sorted(ids, key=ids.__getitem__))
+        flags_by_token |= dict.fromkeys(sorted(ids, key=ids.__getitem__))
     flags = {} if files.is_legacy else files.flags_of_roles()
     roles = files.roles()
     more_roles = [text for role, text in roles.items() if role not in ROLES]
@@ -336,8 +336,8 @@ def stated_tokens(files: TokenizerFiles) -> dict[str, dict[str, bool] | None]:
         *files.additional(),
         *more_roles,
     ):
-        stated.setdefault(text, flags.get(text))
-    return {**stated, **files.flags_of_additional()}
+        flags_by_token.setdefault(text, flags.get(text))
+    return {**flags_by_token, **files.flags_of_additional()}
 
 
 def _flags(token: Fields) -> dict[str, bool]:
