@@ -1,19 +1,24 @@
 """Types texts with `edgedec type`'s suggestions and counts keys: no clock, so the same each time.
 
-python tools/type_replay.py BUNDLE FILE... [--keys 1500] [--said SAID.json]
+python tools/type_replay.py BUNDLE FILE... [--keys 3000] [--said FOLDER]
 
 A FILE is text in UTF-8, whose paragraphs are typed one by one, each in an empty field. At each
 place the model says what comes next, once; thresholds and numbers of words are compared on that.
 The typist takes a suggestion that is right as a whole (Tab), else its first word if that is right
 (Ctrl+Right), if that saves a key, and types on if not.
+
+Threshold and number of words are chosen on each file's paragraphs 1, 3, 5, ... together: those
+that save the most keys of those with at most 5 wrong suggestions per 100 keys. The table is of
+the paragraphs 2, 4, 6, ...
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import edgedec
@@ -24,9 +29,20 @@ from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Of
 from edgedec.runtime.opening.options import EngineOptions
 
 _MIN_PROBABILITY = 0.1
-_THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+_THRESHOLDS = tuple(i / 20 for i in range(2, 19))
 _WORDS = (1, 2, 3)
-_MIN_PARAGRAPH = 60
+_MOST_WRONG = 5.0
+
+Said = list[tuple[str, float, bool]]
+"""What the model says at a place, growing: text, its probability, whether it is complete."""
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A text, and what the model says at each place of it."""
+
+    text: str
+    said: list[Said]
 
 
 @dataclass
@@ -49,27 +65,48 @@ class Counts:
         return 100 * self.n_wrong / self.keys
 
 
-def continuations(completer: Autocompleter, text: str, seen: list[Offer]) -> list[list[Offer]]:
-    """Returns for each place of ``text`` what the model says, growing."""
-    offers: list[list[Offer]] = []
-    for at in range(len(text)):
-        if is_worth_asking(text[:at], ""):
-            completer.update(Document("", 0)).result()  # or it goes on with the place before
-            seen.clear()
-            completer.update(Document(text[:at], at)).result()
-        offers.append(seen.copy())
-        seen.clear()
-    return offers
+class Model:
+    """A bundle that says how texts go on."""
+
+    def __init__(self, bundle: Path) -> None:
+        self._seen: list[Offer] = []
+        typing = typing_settings(TypeSettings(min_probability=_MIN_PROBABILITY))
+        self._engine = edgedec.load(bundle, EngineOptions(context=N_CONTEXT))
+        self._completer = Autocompleter(
+            self._engine,
+            AutocompleteConfig(**typing),
+            lambda offer: self._seen.append(offer) if offer else None,
+        )
+
+    def follow(self, text: str) -> Paragraph:
+        """Returns a text with what the model says at each place."""
+        said: list[Said] = []
+        for at in range(len(text)):
+            self._seen.clear()
+            if is_worth_asking(text[:at], ""):
+                self._completer.update(
+                    Document("", 0)
+                ).result()  # or it goes on with the place before
+                self._seen.clear()
+                self._completer.update(Document(text[:at], at)).result()
+            said.append([(o.text, o.probability, o.is_complete) for o in self._seen])
+        return Paragraph(text, said)
+
+    def close(self) -> None:
+        self._completer.close()
+        self._engine.close()
 
 
-def type_text(text: str, said: list[list[Offer]], least: float, n_words: int) -> Counts:
-    """Returns what typing ``text`` came to."""
+def type_text(paragraph: Paragraph, least: float, n_words: int) -> Counts:
+    """Returns what typing a paragraph came to."""
+    text = paragraph.text
     counts, at, ghost = Counts(characters=len(text)), 0, ""
     while at < len(text):
-        offers = [offer for offer in said[at] if offer.probability >= least]
+        offers = [offer for offer in paragraph.said[at] if offer[1] >= least]
         if not ghost and offers:
-            is_complete = offers[-1].is_complete or len(offers) < len(said[at])
-            ghost = fitted(text[:at], "", offers[-1].text, is_complete, n_words)
+            continuation, _, is_complete = offers[-1]
+            is_complete = is_complete or len(offers) < len(paragraph.said[at])
+            ghost = fitted(text[:at], "", continuation, is_complete, n_words)
         rest, word = text[at:], first_word(ghost)
         counts.keys += 1
         if ghost and rest.startswith(ghost):
@@ -88,54 +125,73 @@ def type_text(text: str, said: list[list[Offer]], least: float, n_words: int) ->
     return counts
 
 
-def paragraphs(path: Path, n_keys: int) -> list[str]:
+def total(paragraphs: Iterable[Paragraph], least: float, n_words: int) -> Counts:
+    """Returns what typing some paragraphs came to."""
+    counts = [type_text(paragraph, least, n_words) for paragraph in paragraphs]
+    return Counts(*(sum(getattr(c, name) for c in counts) for name in vars(Counts())))
+
+
+def texts_of(path: Path, n_keys: int) -> list[str]:
     """Returns paragraphs of a file until they have ``n_keys`` characters together."""
     texts: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        if len(line) >= _MIN_PARAGRAPH and sum(map(len, texts)) < n_keys:
+        if line.strip() and sum(map(len, texts)) < n_keys:
             texts.append(line.strip()[:n_keys])
     return texts
 
 
+def replay(bundle: Path, file: Path, n_keys: int, folder: Path | None) -> list[Paragraph]:
+    """Returns paragraphs of a file with what the model says, from ``folder`` if it is there."""
+    kept = folder / f"{bundle.stem}-{file.stem}-{n_keys}.json" if folder else None
+    if kept and kept.exists():
+        rows = json.loads(kept.read_text(encoding="utf-8"))
+        return [Paragraph(text, [[tuple(o) for o in at] for at in said]) for text, said in rows]
+    model = Model(bundle)
+    paragraphs = [model.follow(text) for text in texts_of(file, n_keys)]
+    model.close()
+    if kept:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps([(p.text, p.said) for p in paragraphs]), encoding="utf-8")
+    return paragraphs
+
+
+def best(paragraphs: list[Paragraph]) -> tuple[float, int]:
+    """Returns threshold and number of words that save the most keys with few wrong suggestions."""
+    settings = [(least, n_words) for least in _THRESHOLDS for n_words in _WORDS]
+    counted = {setting: total(paragraphs, *setting) for setting in settings}
+    good = [setting for setting in settings if counted[setting].wrong <= _MOST_WRONG]
+    return max(good or settings[-1:], key=lambda setting: counted[setting].saved)
+
+
+def row(name: str, counts: Counts) -> str:
+    """Returns a line of the table."""
+    return (
+        f"{name:<16} {counts.characters:>7} characters: {counts.saved:6.1%} of keys saved,"
+        f" {counts.wrong:4.1f} wrong per 100 keys"
+    )
+
+
 def main() -> None:
-    """Prints a table of thresholds and words."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Prints a table of files."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("bundle", type=Path)
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--keys", type=int, default=1500)
-    parser.add_argument("--said", type=Path, help="write what the model said")
+    parser.add_argument("--keys", type=int, default=3000, help="characters of a file")
+    parser.add_argument("--said", type=Path, help="folder for what the model says")
+    parser.add_argument("--every", action="store_true", help="print each threshold, too")
     options = parser.parse_args()
-    seen: list[Offer] = []
-    typing = typing_settings(TypeSettings(min_probability=_MIN_PROBABILITY))
-    all_said = {}
-    with (
-        edgedec.load(options.bundle, EngineOptions(context=N_CONTEXT)) as engine,
-        Autocompleter(
-            engine,
-            AutocompleteConfig(**typing),
-            lambda offer: seen.append(offer) if offer else None,
-        ) as completer,
-    ):
-        for file in options.files:
-            texts = paragraphs(file, options.keys)
-            said = [continuations(completer, text, seen) for text in texts]
-            all_said[file.name] = [
-                (text, [[(o.text, o.probability, o.is_complete) for o in at] for at in places])
-                for text, places in zip(texts, said, strict=True)
-            ]
-            if options.said:
-                options.said.write_text(json.dumps(all_said))
+    texts = {f.stem: replay(options.bundle, f, options.keys, options.said) for f in options.files}
+    first = [paragraph for paragraphs in texts.values() for paragraph in paragraphs[::2]]
+    second = {name: paragraphs[1::2] for name, paragraphs in texts.items()}
+    if options.every:
+        for least in _THRESHOLDS:
             for n_words in _WORDS:
-                for least in _THRESHOLDS:
-                    counts = [
-                        type_text(*text, least, n_words) for text in zip(texts, said, strict=True)
-                    ]
-                    total = Counts(*(sum(getattr(c, n) for c in counts) for n in vars(Counts())))
-                    print(
-                        f"{file.name:<20} {n_words} words, {least:.1f}: "
-                        f"{total.saved:6.1%} saved, {total.wrong:5.1f} wrong per 100 keys"
-                    )
-                    sys.stdout.flush()
+                print(row(f"{least:.2f}, {n_words} words", total(first, least, n_words)))
+    least, n_words = best(first)
+    print(f"{options.bundle.stem}: chosen on the other half: {least:.2f}, {n_words} words")
+    for name, paragraphs in second.items():
+        print(row(name, total(paragraphs, least, n_words)))
+    print(row("all", total(chain(*second.values()), least, n_words)))
 
 
 if __name__ == "__main__":

@@ -70,9 +70,9 @@ class ModelProcess:
         if self._number:
             self._ask("pause", number=self._number)
 
-    def follow(self, typing: dict[str, Any]) -> None:
-        """Changes how suggestions are made."""
-        self._typing = typing
+    def follow(self, source: dict[str, Any], typing: dict[str, Any]) -> None:
+        """Changes the model, or how suggestions are made."""
+        self._source, self._typing = source, typing
         if self._input is not None:
             self._ask("follow", source=self._source, typing=typing, is_anew=False)
 
@@ -88,7 +88,7 @@ class ModelProcess:
         assert process.stdout is not None
         self._input = process.stdin
         try:
-            self.follow(self._typing)
+            self.follow(self._source, self._typing)
             async for line in process.stdout:
                 self._hear(json.loads(line))
         finally:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 
 from dbus_fast.aio import MessageBus
 
@@ -14,6 +15,7 @@ from edgedec.apps.console.terminal import note
 from edgedec.apps.type.ibus.auxiliary_text import AuxiliaryText
 from edgedec.apps.type.ibus.engine import Engine
 from edgedec.apps.type.ibus.service import Service
+from edgedec.apps.type.menu import Menu
 from edgedec.apps.type.model_process import ModelProcess
 from edgedec.apps.type.settings import SettingsFile, TypeSettings
 from edgedec.apps.type.suggestions import Suggestions
@@ -43,26 +45,33 @@ async def suggest_everywhere(
     Raises:
         ConfigError: IBus does not run, or there is no place for the suggestion.
     """
-    settings = kept_in.read()
     view, find_application = _view(is_in_panel)
+
+    def source() -> dict[str, object]:
+        return {
+            "bundle": str(menu.bundle), "threads": threads, "context": N_CONTEXT,
+            "memory": asdict(memory),
+        }  # fmt: skip
 
     def offered(text: str, is_complete: bool) -> None:
         suggestions.offered(text, is_complete)
 
-    source = {
-        "bundle": bundle, "threads": threads, "context": N_CONTEXT, "memory": asdict(memory),
-    }  # fmt: skip
+    def changed() -> None:
+        suggestions.hide()
+        model.follow(source(), typing_settings(menu.settings))
+
+    menu = Menu(kept_in, Path(bundle), changed, note)
     model = ModelProcess(
-        source,
-        typing_settings(settings),
+        source(),
+        typing_settings(menu.settings),
         offered,
         lambda texts: suggestions.offered_others(texts),
         note,
     )
-    suggestions = Suggestions(model, view, lambda: settings)
+    suggestions = Suggestions(model, view, lambda: menu.settings)
 
     def make_engine(bus: MessageBus, path: str) -> Engine:
-        return Engine(bus, path, suggestions, find_application)
+        return Engine(bus, path, suggestions, menu, find_application)
 
     service = Service(make_engine)
     await service.connect(version)

@@ -25,12 +25,14 @@ _PASSWORD_STORES = ("1password", "bitwarden", "keepassxc", "seahorse", "pinentry
 class TypeSettings:
     """Settings of suggestions in every window.
 
-    is_on: suggestions are shown. words: most words at a time. min_probability: of a suggestion, by
-    the model. has_terminals: suggestions in terminals, too. off_in: beginnings of names of programs
-    without suggestions, in lower case.
+    is_on: suggestions are shown. bundle: the model; empty: the one that was named at the start.
+    words: most words at a time. min_probability: of a suggestion, by the model. has_terminals:
+    suggestions in terminals, too. off_in: beginnings of names of programs without suggestions, in
+    lower case.
     """
 
     is_on: bool = True
+    bundle: str = ""
     words: int = N_WORDS
     min_probability: float = 0.7
     has_terminals: bool = False
@@ -51,6 +53,7 @@ class TypeSettings:
         off_in = read.texts("off_in") if "off_in" in read.values else usual.off_in
         return cls(
             is_on=read.flag("is_on", usual.is_on),
+            bundle=read.text("bundle", usual.bundle),
             words=read.integer("words", usual.words, least=1, most=20),
             min_probability=least,
             has_terminals=read.flag("has_terminals", usual.has_terminals),

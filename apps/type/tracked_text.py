@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-_STALE_S = 0.5
+_STALE_S = 2.0
 """How long an application may go on reporting a text that was there before the latest keys."""
 
-_N_STATES = 16
+_N_STATES = 256
 """States before the latest that a report is compared with."""
 
 _LONGEST = 4000

@@ -12,12 +12,20 @@ from dbus_fast.aio import MessageBus
 from edgedec.apps.type.ibus import messages
 from edgedec.apps.type.ibus.compose import Compose
 from edgedec.apps.type.ibus.keys import is_modifier, key_of
+from edgedec.apps.type.ibus.panel_menu import properties_of
+from edgedec.apps.type.menu import Menu
 from edgedec.apps.type.suggestions import Suggestions
 from edgedec.apps.type.text_place import FieldKind, Key, Rectangle
 from edgedec.apps.type.tracked_text import TrackedText
 
 _ECHO_S = 0.1
-"""After a key, how long resets and new places of the caret are that key's."""
+"""After a key, how long resets and new places of the caret are that key's in any case."""
+
+_LATE_S = 2.0
+"""How long after a key a busy application may still reset for it."""
+
+_NEAR = 3
+"""How far a caret may go by itself on its line. Units: heights of the caret."""
 
 _KINDS = {
     2: FieldKind.NUMBER, 3: FieldKind.NUMBER, 4: FieldKind.NUMBER, 5: FieldKind.ADDRESS,
@@ -53,15 +61,17 @@ class Engine:
         bus: MessageBus,
         path: str,
         suggestions: Suggestions,
+        menu: Menu,
         find_application: Callable[[], tuple[str, bool]],
     ) -> None:
-        self._bus, self._path, self._suggestions = bus, path, suggestions
+        self._bus, self._path, self._suggestions, self._menu = bus, path, suggestions, menu
         self._find_application = find_application
         self._text = TrackedText()
         self._compose = Compose()
         self._swallowed: set[int] = set()  # codes of keys whose release is ours, too
         self._pressed_s = float("-inf")
         self._has_moved = False  # the caret, since the latest key
+        self._n_resets = 0  # that keys may still bring
         self._is_selected = self._is_private = self._is_misled = False
         self._purpose = FieldKind.PROSE
         self.application = ""
@@ -97,6 +107,7 @@ class Engine:
         if is_modifier(symbol):
             return False
         self._pressed_s, self._has_moved = time.monotonic(), False
+        self._n_resets += 1
         is_ours = self._press(symbol, code, state)
         if is_ours:
             self._swallowed.add(code)
@@ -147,8 +158,10 @@ class Engine:
         caret = Rectangle(x, y, width, height) if is_known else None
         if caret == self.caret:
             return
+        is_near = _is_near(self.caret, caret)
         self.caret = caret
-        is_by_key = not self._has_moved or time.monotonic() - self._pressed_s < _ECHO_S
+        is_echo = not self._has_moved or time.monotonic() - self._pressed_s < _ECHO_S
+        is_by_key = is_near or is_echo
         self._has_moved = True
         if is_by_key:
             self._suggestions.moved()
@@ -165,7 +178,7 @@ class Engine:
     def focus_in(self, *client: str) -> None:
         """Somebody turns to the field. client: its path and its program, if IBus says so."""
         self.caret = None
-        self._is_selected = False
+        self._is_selected, self._n_resets = False, 0
         self._text.lose()
         self._compose.reset()
         module, _, program = client[1].partition(":") if len(client) > 1 else ("", "", "")
@@ -174,6 +187,7 @@ class Engine:
         self.application = name or program.lower()
         self._suggestions.enter(self)
         self.send("RequireSurroundingText")
+        self._send_menu()
 
     def focus_out(self, *client: str) -> None:
         """Somebody left the field."""
@@ -183,7 +197,10 @@ class Engine:
 
     def reset(self) -> None:
         """The application moved the cursor by itself; Firefox says so after each key, too."""
-        if time.monotonic() - self._pressed_s > _ECHO_S:
+        passed_s = time.monotonic() - self._pressed_s
+        is_by_key = self._n_resets > 0 and passed_s < _LATE_S
+        self._n_resets = max(self._n_resets - 1, 0) if is_by_key else 0
+        if not is_by_key and passed_s > _ECHO_S:
             self._compose.reset()
             self._text.lose()
             self._suggestions.hide()
@@ -191,5 +208,23 @@ class Engine:
     def enable(self) -> None:
         """The engine is chosen while the field has the focus."""
         self.send("RequireSurroundingText")
+        self._send_menu()
+
+    def property_activate(self, key: str, state: int) -> None:
+        """Somebody chose a line of the menu."""
+        self._menu.choose(key, self.application)
+        self._send_menu()
+
+    def _send_menu(self) -> None:
+        items = self._menu.items(self.application)
+        self.send("RegisterProperties", "v", properties_of(items))
 
     focus_in_id, focus_out_id, disable = focus_in, focus_out, focus_out
+
+
+def _is_near(old: Rectangle | None, new: Rectangle | None) -> bool:
+    """Says whether a caret went from one place to the other by a few keys on one line."""
+    if old is None or new is None:
+        return False
+    tallest = max(old.height, new.height)
+    return abs(new.y - old.y) <= tallest // 2 and abs(new.x - old.x) <= _NEAR * tallest

@@ -5,6 +5,8 @@ Source: `ibusserializable.c`, `ibustext.c`, `ibusenginedesc.c` and `ibuscomponen
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dbus_fast import Variant
 
 BUS_NAME = "org.edgedec.Type"
@@ -34,3 +36,21 @@ def component(version: str) -> Variant:
     engine = Variant("(sa{sv}ssssssssussssssss)", ["IBusEngineDesc", {}, *described, *shown])
     about = (BUS_NAME, "", version, "Apache-2.0", "edgedec", "", "", "")
     return Variant("(sa{sv}ssssssssavav)", ["IBusComponent", {}, *about, [], [engine]])
+
+
+NORMAL, TOGGLE, RADIO, MENU = range(4)
+"""Kinds of properties, which are the lines of a panel's menu."""
+
+
+def property(
+    key: str, kind: int, label: str, is_checked: bool, children: Sequence[Variant] = ()
+) -> Variant:
+    """Returns an IBusProperty, whose children are other ones."""
+    shown = (key, kind, text(label), "", text(""), True, True, int(is_checked))
+    below = (properties(children), text(""))
+    return Variant("(sa{sv}suvsvbbuvv)", ["IBusProperty", {}, *shown, *below])
+
+
+def properties(items: Sequence[Variant]) -> Variant:
+    """Returns an IBusPropList."""
+    return Variant("(sa{sv}av)", ["IBusPropList", {}, list(items)])

@@ -17,7 +17,7 @@ from edgedec.models.errors import ConfigError
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _EVENTS = {
     "ProcessKeyEvent", "SetSurroundingText", "SetCursorLocation", "FocusIn", "FocusInId",
-    "FocusOut", "FocusOutId", "Reset", "Enable", "Disable",
+    "FocusOut", "FocusOutId", "Reset", "Enable", "Disable", "PropertyActivate",
 }  # fmt: skip
 """Of IBus' calls; those left out are about lists that we do not show."""
 

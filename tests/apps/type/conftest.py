@@ -44,7 +44,7 @@ BROWSERS = {
 PYTHON = "/usr/bin/python3"
 EDGEDEC = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
 FIELDS = Path(__file__).with_name("fields.py")
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 # Places of keys on a US keyboard: X11's codes, which are Linux' plus 8.
 PLACES = {

@@ -36,8 +36,17 @@ def test_report_that_lacks_the_latest_keys_is_stale(text: TrackedText) -> None:
 
 def test_report_is_right_in_the_end(text: TrackedText) -> None:
     text.type("s", 1.0)  # which the application ignores
-    assert text.report("one two", 3, 2.0)
+    assert text.report("one two", 3, 4.0)
     assert state(text) == ("one", " two")
+
+
+def test_reports_far_behind_a_fast_typist() -> None:
+    text, typed = TrackedText(), "The capital of France is Paris."
+    for i, character in enumerate(typed):
+        text.type(character, i / 20)
+    for n in range(1, len(typed) + 1):
+        assert not text.report(typed[:n], n, 2 + n / 100)
+    assert state(text) == (typed, "")
 
 
 def test_other_text_replaces_the_copy_at_once(text: TrackedText) -> None:
