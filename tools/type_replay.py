@@ -31,7 +31,7 @@ from edgedec.runtime.opening.options import EngineOptions
 _MIN_PROBABILITY = 0.1
 _THRESHOLDS = tuple(i / 20 for i in range(2, 19))
 _WORDS = (1, 2, 3)
-_MOST_WRONG = 5.0
+_MAX_WRONG = 5.0
 
 Said = list[tuple[str, float, bool]]
 """What the model says at a place, growing: text, its probability, whether it is complete."""
@@ -159,7 +159,7 @@ def best(paragraphs: list[Paragraph]) -> tuple[float, int]:
     """Returns threshold and number of words that save the most keys with few wrong suggestions."""
     settings = [(least, n_words) for least in _THRESHOLDS for n_words in _WORDS]
     counted = {setting: total(paragraphs, *setting) for setting in settings}
-    good = [setting for setting in settings if counted[setting].wrong <= _MOST_WRONG]
+    good = [setting for setting in settings if counted[setting].wrong <= _MAX_WRONG]
     return max(good or settings[-1:], key=lambda setting: counted[setting].saved)
 
 

@@ -51,8 +51,8 @@ def chats(folder: str) -> list[str]:
     for file in sorted((Path(spec.origin).parent / "data" / folder).glob("*.yml")):
         if file.stem in CHATS:
             conversations = file.read_text("utf-8").partition("conversations:")[2]
-            found = map(_CHAT_LINE.match, conversations.splitlines())
-            lines += [match.group(1).replace("''", "'") for match in found if match]
+            matches = map(_CHAT_LINE.match, conversations.splitlines())
+            lines += [match.group(1).replace("''", "'") for match in matches if match]
     return lines
 
 
