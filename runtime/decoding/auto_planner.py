@@ -301,6 +301,7 @@ class AutoPlanning(Planning):
         """The output ended: what it saved or lost is the next requests'."""
         if self._costs is None:
             return
+        self._planner.costs.review("target")
         self._planner.known_worth.update(self._worth)
         credits, ledger = self._planner.credits, self._ledger
         saved = (ledger.plain_ms - ledger.spent_ms) / self._costs.ms(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import platformdirs
@@ -9,6 +10,8 @@ import platformdirs
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.sequence import TokenSequence
+
+_DOUBTED = 0.75  # of what kept costs say of a step: a clock alone changes by less
 
 
 class CostBook:
@@ -23,6 +26,7 @@ class CostBook:
         self._identity = identity
         self._tables: dict[str, CostTable] = {}
         self._measured: set[str] = set()  # roles that a request is measuring
+        self._kept_ms: dict[str, float] = {}  # of a step, as settled costs that were kept say
 
     def is_measuring(self, role: str) -> bool:
         """Says whether a request measures what passes of ``role`` cost; others need not."""
@@ -42,6 +46,7 @@ class CostBook:
             known = CostTable.load(path, self._identity) if path else None
             if known is not None and known.is_settled:
                 self._tables[role] = known
+                self._kept_ms[role] = known.ms(1)
                 return known
             self._measured.add(role)
             try:
@@ -53,6 +58,17 @@ class CostBook:
                 table.save(path, self._identity)
             self._tables[role] = table
         return self._tables[role]
+
+    def review(self, role: str) -> None:
+        """Removes kept costs of ``role`` where passes now take far less time than these say.
+
+        Others computed while those were measured, so the next runs measure again.
+        """
+        kept_ms, path = self._kept_ms.get(role), self._path(role)
+        if kept_ms and path and self._tables[role].ms(1) < _DOUBTED * kept_ms:
+            del self._kept_ms[role]
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def _path(self, role: str) -> Path | None:
         if not self._identity:

@@ -107,12 +107,9 @@ class CostTable:
                 self._set(size, self.row_ms[size] * (1 + share * _OWN_RATE * late_alone))
 
     def merged(self, other: Self) -> Self:
-        """Returns the mean of this measurement and those before it."""
+        """Returns the least of this measurement and those before it: what disturbs adds time."""
         n_measurements = self.n_measurements + other.n_measurements
-        share = self.n_measurements / n_measurements
-        row_ms = {
-            m: ms**share * other.row_ms.get(m, ms) ** (1 - share) for m, ms in self.row_ms.items()
-        }
+        row_ms = {m: min(ms, other.row_ms.get(m, ms)) for m, ms in self.row_ms.items()}
         return type(self)(row_ms, self.is_steady and other.is_steady, n_measurements)
 
     def scaled(self, factor: float) -> Self:

@@ -1,13 +1,15 @@
 """Replays the rounds of `auto` along recorded texts, on machines that are tables of costs.
 
     python tools/draft_replay/replay.py [--tables avx2-fast-memory,..] [--sets draft,..]
-        [--texts 20] [--chosen-by] [--json FILE]
+        [--texts 20] [--chosen-by] [--hindsight] [--sweep] [--json FILE]
 
 No model runs: the runtime's own planner, drafters and verification do, and what the models would
 say is looked up in `traces/`. Drafts beyond the first wrong token get the rows of that place, and
 are never accepted. Times are added up from a table; the rule sees them with noise, spikes, and in
 one text of four twice as long from the middle on. Every other text is held out for the report;
---chosen-by replays those that constants were chosen by.
+--chosen-by replays those that constants were chosen by. --sweep replays these with each constant of
+`draft_length.py` changed alone. --hindsight also plays fixed choices, and keeps the best of each
+text, which no rule can know.
 
 Each line: mean and worst of plain decoding's time over the rule's, and tokens a round.
 """
@@ -27,15 +29,16 @@ from traces import Trace, load
 
 from edgedec.models.graph import Capabilities
 from edgedec.runtime.config import GenerationConfig
+from edgedec.runtime.decoding import auto_planner, draft_length
 from edgedec.runtime.decoding.auto_planner import AutoPlanner
 from edgedec.runtime.decoding.busy_clock import BusyClock
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.decoding.planner import Planner
+from edgedec.runtime.decoding.planner import FixedPlanner, Planner
 from edgedec.runtime.decoding.speculative import Speculative
 from edgedec.runtime.decoding.strategy import DecodeState
 from edgedec.runtime.drafting.draft_passes import DraftPasses
-from edgedec.runtime.drafting.drafter import DraftPrompt
+from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
 from edgedec.runtime.drafting.drafters.draft.tree_drafting import TreeDrafter
 from edgedec.runtime.drafting.drafters.lookup import PromptLookup
 from edgedec.runtime.drafting.drafters.mtp import Mtp
@@ -60,13 +63,31 @@ SETS = {
 }
 """Traces, a step's time over that of the table, and drafters beside those of the text."""
 
+FIXED = (1, 2, 4, 8)
+"""Drafted tokens of each round, of the choices that hindsight has."""
+
+SWEEP: dict[str, tuple[float, ...]] = {
+    "OVERDRAFT": (0.005, 0.015, 0.02),
+    "STAKE": (0.1, 0.2, 0.3, 1.0),
+    "ASKING_STAKE": (0.1, 0.3, 0.5),
+    "MAX_CREDIT": (0.0, 0.005, 0.03),
+    "MEMORY": (0.9, 0.93, 0.98),
+    "PRIOR_WEIGHT": (0.5, 3.0, 6.0),
+    "PRIOR": (0.6, 0.8),
+    "LOOK": (0.005, 0.02),
+    "PURSE": (1.0, 4.0),
+    "MAX_NODES": (7, 11),
+    "HORIZON": (32, 128),
+}
+"""What constants of the rule are changed to."""
+
 _VOCABULARY = 152_000
 _N_FIRST = 32  # tokens by which the place of a text is found
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What passes and asking cost. Units: ms."""
+    """What passes and asking cost; fixed choices ask each round. Units: ms."""
 
     name: str
     target: dict[int, float]
@@ -258,6 +279,7 @@ class Replay:
     n_rounds: int = 0
     n_tokens: int = 0
     _time: Time = field(init=False)
+    _is_timed: bool = field(init=False)  # asking free drafters takes time by itself
 
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(self.seed)
@@ -270,6 +292,7 @@ class Replay:
         models = {"draft": RecordedDrafter()} if "draft" in self.drafters else {}
         planner: Planner = self.make(free, KnownCosts(self.machine), models, share)
         team: Any = getattr(planner, "team", None)
+        self._is_timed = team is not None
         if team is not None:
             begin = team.begin
             team.begin = lambda prompt: _Timed(begin(prompt), self._time, self.machine.ask_ms)
@@ -333,6 +356,8 @@ class Replay:
         if pass_.with_mtp:
             ms += MTP_SHARE * costs.ms(1)
         rows.ms = self._time.passes(ms)
+        if not (model.is_draft or self._is_timed):
+            self._time.asks(self.machine.ask_ms)
         return _done(pass_, rows)
 
 
@@ -365,8 +390,57 @@ def report(
                 "mean": len(gains) / sum(1 / gain for gain in gains),
                 "worst": min(gains),
                 "tokens_per_round": engine.n_tokens / engine.n_rounds,
+                "n_below": sum(gain < 0.97 for gain in gains),
                 "texts": len(gains),
             }
+
+
+def fixed(n_nodes: int) -> Any:
+    """Returns what makes planners that draft so many tokens each round."""
+
+    def make(free: Any, costs: CostBook, models: Any, share: float) -> FixedPlanner:
+        model = next(iter(models.values()), None)
+        return FixedPlanner(free, Budget(n_nodes, n_nodes), "fixed", model)
+
+    return make
+
+
+def hindsight(name: str, table: str, n_texts: int, is_held_out: bool) -> float:
+    """Returns the mean of plain decoding's time over that of the best fixed choice of each text."""
+    traces_name, scale, drafters = SETS[name]
+    traces = [
+        t for t in load(HERE / "traces" / f"{traces_name}.npz") if t.is_held_out == is_held_out
+    ]
+    machine = next(machine for machine in machines(scale) if machine.name == table)
+    best = [1.0] * len(traces[:n_texts])
+    for parts in {(), drafters}:
+        for n_nodes in FIXED:
+            engine = Replay(machine, parts, fixed(n_nodes))
+            gains = [engine.play(trace, i % 4 == 3) for i, trace in enumerate(traces[:n_texts])]
+            best = [max(pair) for pair in zip(best, gains, strict=True)]
+    return len(best) / sum(1 / gain for gain in best)
+
+
+def sweep(tables: Sequence[str], sets: Sequence[str], n_texts: int) -> Iterator[str]:
+    """Yields a line for each constant of the rule and value, the others as they are."""
+
+    def line(name: str, value: float) -> str:
+        rows = list(report(tables, sets, n_texts, False, AutoPlanner))
+        mean = len(rows) / sum(1 / row["mean"] for row in rows)
+        n_below = sum(row["n_below"] for row in rows)
+        worst = min(row["worst"] for row in rows)
+        return f"{name:12} {value:6g}  mean {mean:.4f}  worst {worst:.3f}  below 0.97: {n_below}"
+
+    yield line("as it is", math.nan)
+    for name, values in SWEEP.items():
+        before = getattr(draft_length, name)
+        places = [place for place in (draft_length, auto_planner) if hasattr(place, name)]
+        for value in values:
+            for place in places:
+                setattr(place, name, value)
+            yield line(name, value)
+        for place in places:
+            setattr(place, name, before)
 
 
 def main() -> None:
@@ -378,10 +452,16 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--chosen-by", action="store_true")
+    parser.add_argument("--hindsight", action="store_true")
+    parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []
     tables = [name for name in options.tables.split(",") if name]
+    if options.sweep:
+        for line in sweep(tables, options.sets.split(","), options.texts):
+            print(line, flush=True)
+        return
     for row in report(
         tables, options.sets.split(","), options.texts, not options.chosen_by, AutoPlanner
     ):
@@ -390,6 +470,14 @@ def main() -> None:
             f"{row['tokens_per_round']:.2f} tokens a round, {row['texts']} texts",
             flush=True,
         )
+        if options.hindsight:
+            row["best_fixed"] = hindsight(
+                row["set"], row["table"], options.texts, not options.chosen_by
+            )
+            print(
+                f"{'':28} {row['mean'] / row['best_fixed']:.3f} of the best fixed choice",
+                flush=True,
+            )
         rows.append(row)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -63,3 +63,24 @@ def test_one_request_measures_and_others_know(cache: Path) -> None:
 def test_without_an_identity_nothing_is_kept(cache: Path) -> None:
     assert rows_measured(CostBook(), "target")
     assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(("now_ms", "is_kept"), [(10.0, True), (8.0, True), (5.0, False)])
+def test_costs_measured_while_others_computed_are_measured_anew(
+    now_ms: float, is_kept: bool, cache: Path
+) -> None:
+    file = cache / "edgedec" / "costs" / "abc-target.json"
+    CostTable({1: 10.0, 8: 30.0}, n_measurements=3).save(file, "abc")
+    book = CostBook("abc")
+    book.review("target")
+    assert file.exists(), "nobody has used it yet"
+    assert rows_measured(book, "target") == 0
+    table = book.known("target")
+    assert table is not None
+    for _ in range(100):
+        table.observe(1, now_ms)
+    book.review("target")
+    book.review("target")
+    assert file.exists() == is_kept
+    assert rows_measured(book, "target") == 0, "this run goes on with what it learned"
+    assert (rows_measured(CostBook("abc"), "target") == 0) == is_kept

@@ -135,7 +135,8 @@ def test_reading_much_waits_until_it_may_be_lost() -> None:
 def test_what_was_predicted_is_read_where_that_may_be_lost_and_saves_more() -> None:
     model = Oracle(0.0, 0.8, name="draft")
     model.n_predicted, model.right_when_read = 40, 0.8
-    planning = make([], FLAT, model).begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    planner = make([], FLAT, model)
+    planning = planner.begin(DraftPrompt(TEXT[:10]), ToySession(1), lambda: 0.0)
     play(planning, FLAT, 100)
     assert model.n_predicted == 0
 
