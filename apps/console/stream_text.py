@@ -26,6 +26,9 @@ class ShowOptions:
     explain: Annotated[
         bool, typer.Option("--explain", help="Show what the method decided, and why.")
     ] = False
+    explain_rounds: Annotated[
+        bool, typer.Option("--explain-rounds", help="Show that of each round, too, a line each.")
+    ] = False
 
 
 def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_silent: bool) -> bool:
@@ -64,7 +67,10 @@ def write_stream(stream: Stream, bars: ProgressBars, shown: ShowOptions, is_sile
             note(switch_summary(stream.result))
         if is_coloured:
             colours.print_legend(stream.result.origins)
-    if shown.explain:
+    if shown.explain_rounds:
+        for line in stream.explain_rounds():
+            note(line)
+    if shown.explain or shown.explain_rounds:
         for line in explanation(stream):
             note(line)
     return is_interrupted()

@@ -311,6 +311,10 @@ class AutoPlanning(Planning):
         """Returns what was decided how often, and what it promised and brought."""
         return [] if self._costs is None else self.log.lines(1.0 / self._costs.ms(1))
 
+    def explain_rounds(self) -> list[str]:
+        """Returns what was decided in each round, and why."""
+        return self.log.round_lines()
+
     def _ask_free(self, context: DraftContext, room: Budget, costs: CostTable) -> DraftTree:
         """Returns what the free drafters propose that are worth asking; under a grammar all are.
 

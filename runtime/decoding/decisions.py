@@ -46,9 +46,11 @@ class DecisionLog:
 
     tallies: dict[str, _Tally] = field(default_factory=dict)
     model: str = ""
+    _rounds: list[tuple[Decision, int, float]] = field(default_factory=list)
 
     def add(self, decision: Decision, n_accepted: int, ms: float) -> None:
         """Takes in a round that accepted ``n_accepted`` drafted tokens in ``ms``."""
+        self._rounds.append((decision, n_accepted, ms))
         if (tally := self.tallies.get(kind := decision.kind)) is None:
             tally = self.tallies[kind] = _Tally()
         tally.n_rounds += 1
@@ -77,6 +79,18 @@ class DecisionLog:
                 f"{tally.promised / tally.ms if tally.ms else 0.0:.2f} predicted, "
                 f"{observed:.2f} observed"
             )
+        return lines
+
+    def round_lines(self) -> list[str]:
+        """Returns a line for each round: what was drafted, why no more, and what came of it."""
+        lines = []
+        for n, (decision, n_accepted, ms) in enumerate(self._rounds, 1):
+            line = f"round {n}: {decision.kind}"
+            if decision.n_levels:
+                line += f", {decision.n_levels} levels planned"
+            if decision.n_nodes:
+                line += f", {decision.n_nodes} drafted, {n_accepted} accepted"
+            lines.append(f"{line}, gain over plain {decision.gain:.2f} predicted, {ms:.1f} ms")
         return lines
 
     def _summary(self, plain_rate: float) -> str:

@@ -95,6 +95,10 @@ class Planning(ABC):
     def explain(self) -> list[str]:
         """Returns what was decided in this output so far, a line each."""
 
+    def explain_rounds(self) -> list[str]:
+        """Returns what was decided in each round, and why; nothing where all are alike."""
+        return []
+
 
 class Planner(Protocol):
     """Decides each round which drafters propose how much, and learns from what becomes of it."""

@@ -142,6 +142,10 @@ class SpeculativeDecoding(Decoding):
             lines.append(f"overlap: off, {why_not}")
         return lines
 
+    def explain_rounds(self) -> list[str]:
+        """Returns what was decided in each round, and why."""
+        return self._planning.explain_rounds()
+
     def _rest(self, noise: Noise) -> Passes[StepResult]:
         """Returns the token of a step in which nothing is drafted."""
         rows = yield from plain_pass(self._state)

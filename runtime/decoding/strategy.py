@@ -301,6 +301,10 @@ class Decoding(ABC):
         """Returns what was decided, a line each."""
         return []
 
+    def explain_rounds(self) -> list[str]:
+        """Returns what was decided in each round, and why; nothing for methods that do not."""
+        return []
+
     def summary(self) -> dict[str, Any]:
         """Returns what happened besides the counters, JSON-ready."""
         return {}

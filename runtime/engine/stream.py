@@ -266,6 +266,10 @@ class Stream(Iterator[str]):
         """Returns what the method decided so far, a line each; nothing for methods that do not."""
         return [] if self._decoding is None else self._decoding.explain()
 
+    def explain_rounds(self) -> list[str]:
+        """Returns what the method decided in each round, and why; nothing for most methods."""
+        return [] if self._decoding is None else self._decoding.explain_rounds()
+
     def catch_up(self, is_over: Callable[[], bool] = lambda: False) -> int:
         """Uses idle time after an output: models compute what they missed of it, or predicted.
 

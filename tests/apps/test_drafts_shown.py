@@ -56,6 +56,9 @@ class FakeStream:
         return (Piece(text, origin, position=0) for text, origin in parts)
 
     def explain(self) -> list[str]:
+        return ["lookup: 1 round", "off: 1 round"]
+
+    def explain_rounds(self) -> list[str]:
         return ["round 1: lookup", "round 2: off"]
 
     def stop(self) -> None: ...
@@ -139,7 +142,10 @@ def test_each_drafter_keeps_its_colour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_explanations(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     written(monkeypatch, io.StringIO(), explain=True)
-    assert "round 1: lookup\nround 2: off\n" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("lookup: 1 round\noff: 1 round\n")
+    written(monkeypatch, io.StringIO(), explain_rounds=True)
+    rounds = "round 1: lookup\nround 2: off\n"
+    assert rounds + "lookup: 1 round\noff: 1 round\n" in capsys.readouterr().err
     silent = open_stream(target_toy(), PROMPT, GenerationConfig(max_new_tokens=3))
     list(silent)
     assert explanation(silent) == ["the method plain decides nothing"]

@@ -74,8 +74,12 @@ def test_a_drafter_that_becomes_right_is_used_again_without_having_been_verified
 def test_the_log_tells_what_was_predicted_and_what_came_of_it() -> None:
     planner = make([Oracle(1.0, 0.9)], FLAT)
     planning = begin(planner)
-    assert planning.explain() == []
+    assert planning.explain() == planning.explain_rounds() == []
     play(planning, FLAT, 20)
+    assert len(rounds := planning.explain_rounds()) == 20
+    assert rounds[-1].startswith(
+        "round 20: free drafts (most tokens per ms), 4 drafted, 4 accepted, gain over plain"
+    )
     summary, line = planning.explain()
     # 100 tokens at 10 ms, or 20 passes of 11.75 ms.
     assert summary == (
@@ -101,6 +105,12 @@ def test_the_summary_counts_the_rounds_of_a_draft_model() -> None:
         "plain decoding would have taken about 0.03 s for the tokens of all rounds; drafts cost "
         "0.03 s; drafts were checked in 1 of 3 rounds, the draft model was asked in 2"
     )
+    assert log.round_lines() == [
+        "round 1: draft model, 4 levels planned, 4 drafted, 0 accepted, "
+        "gain over plain 1.00 predicted, 20.0 ms",
+        "round 2: off, gain over plain 1.00 predicted, 20.0 ms",
+        "round 3: draft model, 4 levels planned, gain over plain 1.00 predicted, 20.0 ms",
+    ]
 
 
 def test_drafters_learn_of_the_rows_that_were_computed() -> None:
