@@ -32,7 +32,7 @@ class _Piece:
     origin: str
 
 
-class Answer:
+class Continuation:
     """A text in the making that continues a window, and how far its reader has typed it.
 
     Args:

@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import Self
 
 from edgedec.autocomplete.alternatives import Alternatives, Unwanted
-from edgedec.autocomplete.answer import Answer
+from edgedec.autocomplete.answer import Continuation
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document, Window
 from edgedec.autocomplete.journal import Journal
 from edgedec.autocomplete.layout import PromptLayout
 from edgedec.autocomplete.learned import LearnedOffers
 from edgedec.autocomplete.offer import Offer, TypingCounts
-from edgedec.autocomplete.reading import Reading
+from edgedec.autocomplete.reading import ReadPrompts
 from edgedec.models.errors import EdgedecError, SessionError
 from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.config import GenerationConfig
@@ -76,7 +76,7 @@ class Autocompleter:
         self._changed = threading.Condition()
         self._next_document: Document | None = None  # not looked at yet
         self._document = _NOWHERE  # that was looked at last, and what is read of it
-        self._answer: Answer | None = None
+        self._answer: Continuation | None = None
         self._window: Window | None = None
         self._future: Future[Offer | None] = Future()
         self._alternatives_future: Future[list[Offer]] = Future()
@@ -87,7 +87,7 @@ class Autocompleter:
         self._shown: tuple[int, str, bool] | None = None
         self._failure: str | None = None
         self._is_paused = self._is_closed = False
-        self._reading = Reading()
+        self._reading = ReadPrompts()
         self._thread = threading.Thread(target=self._work, name="autocomplete", daemon=True)
         self._thread.start()
 
@@ -293,7 +293,7 @@ class Autocompleter:
         self._reading.begin(window.name, tokens)
         stream = self._engine.stream(tokens, self._request(half), self._on_chunk)
         stream.watch()
-        self._answer = Answer(document, whole, half, stream, self._asked_config)
+        self._answer = Continuation(document, whole, half, stream, self._asked_config)
         self.counts.n_requests += 1
 
     @property
@@ -340,7 +340,7 @@ class Autocompleter:
             self._ahead_s += time.process_time() - spent_s
             self._rest(time.perf_counter() - started_s)
 
-    def _looks_ahead(self, answer: Answer) -> bool:
+    def _looks_ahead(self, answer: Continuation) -> bool:
         """Says whether what comes after the line on offer is likely enough to be wanted."""
         config = self._config
         if config.max_idle_cpu == 0 or (config.rests_on_battery and self._power.is_battery):
@@ -368,7 +368,7 @@ class Autocompleter:
             if self._next_document is None and not (self._n_asked or self._is_closed):
                 self._changed.wait(busy_s / self._config.max_idle_cpu - busy_s)
 
-    def _end_of(self, answer: Answer) -> None:
+    def _end_of(self, answer: Continuation) -> None:
         answer.stream.stop()
         self.counts.add(answer.stream.result, answer.n_shown)
         self._show()

@@ -5,7 +5,7 @@ from __future__ import annotations
 _N_DOCUMENTS = 8
 
 
-class Reading:
+class ReadPrompts:
     """The latest prompt of each of the latest documents."""
 
     def __init__(self) -> None:

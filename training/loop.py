@@ -63,7 +63,7 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True)
-class Measured:
+class HeadAccuracy:
     """Shares of the model's own choices that a head finds, by depth; and that its tokens cover.
 
     by_kind: of the next token alone, by kind of text.
@@ -83,7 +83,7 @@ class Trained:
     """
 
     weights: dict[str, Float32]
-    measured: Measured
+    measured: HeadAccuracy
     is_finite: bool
     before: float | None = None
 
@@ -178,7 +178,7 @@ class Trainer:
         )
         self._step = 0
         self._batches: list[list[int]] = []  # of this epoch
-        self._best: tuple[dict[str, Float32], Measured] | None = None
+        self._best: tuple[dict[str, Float32], HeadAccuracy] | None = None
         self._before: float | None = None
         self._is_start_worth_keeping = is_start_worth_keeping
 
@@ -221,7 +221,7 @@ class Trainer:
         best = f", {self._in_words(self._best[1])}" if self._best else ""
         return f"loss {loss:.2f}{best}"
 
-    def _in_words(self, measured: Measured) -> str:
+    def _in_words(self, measured: HeadAccuracy) -> str:
         """Returns what progress says of a measurement."""
         return f"held out {measured.by_depth[0]:.1%}"
 
@@ -276,7 +276,7 @@ class Trainer:
             self._best = weights, measured
         return measured.by_depth[0]
 
-    def _measured(self) -> Measured:
+    def _measured(self) -> HeadAccuracy:
         """Returns what is found of the texts held out."""
         return measure(self._head, self._training_texts, self._plan.n_steps, self._batch)
 
@@ -334,7 +334,7 @@ class Trainer:
             weights = {name: state[f"best/{name}"] for name in self._head.trained()}
             by_kind = dict(zip(state["kinds"].tolist(), state["by_kind"].tolist(), strict=True))
             depths = tuple(state["by_depth"].tolist())
-            self._best = weights, Measured(depths, float(state["covered"]), by_kind)
+            self._best = weights, HeadAccuracy(depths, float(state["covered"]), by_kind)
 
 
 def measure(
@@ -342,7 +342,7 @@ def measure(
     training_texts: TrainingTexts,
     n_steps: int,
     batch_of: Callable[[Sequence[TextFeatures]], Batch],
-) -> Measured:
+) -> HeadAccuracy:
     """Returns how often ``head`` finds the model's own choice in the texts held out."""
     n_right, n_asked = np.zeros(n_steps), np.zeros(n_steps)
     kinds: dict[str, list[int]] = {}
@@ -364,7 +364,7 @@ def measure(
         for step, of_step in enumerate(right):
             n_right[step] += int(of_step.sum())
             n_asked[step] += len(of_step)
-    return Measured(
+    return HeadAccuracy(
         tuple((n_right / np.maximum(n_asked, 1)).tolist()),
         n_covered / max(1, n_tokens),
         {kind: right / n for kind, (right, n) in sorted(kinds.items())},

@@ -26,7 +26,7 @@ from edgedec.apps.bench.prompts_jobs import (
     Method,
     OutputOptions,
     Peer,
-    Run,
+    TimedOutput,
     parse_methods,
 )
 from edgedec.apps.bench.prompts_report import Outcome, make_document, refusal, render
@@ -310,7 +310,7 @@ class _Walk:
 
     def _round(self, i_prompt: int, repetition: int, prediction: str) -> Round:
         """Returns what all contestants made of a prompt."""
-        runs: dict[str, Run] = {}
+        runs: dict[str, TimedOutput] = {}
         windows = []
         for contestant in in_turn(self.contestants, i_prompt, repetition):
             if self.setup.plan.settle_s:

@@ -16,7 +16,7 @@ from edgedec.runtime.engine.engine import Engine
 
 
 @dataclass(frozen=True)
-class Run:
+class TimedOutput:
     """One output of one contestant.
 
     first_s: from the request to the first token. rest_s: from there to the last one.
@@ -76,7 +76,7 @@ class Contestant(Protocol):
     def forget(self) -> None:
         """Drops what it learned from earlier prompts."""
 
-    def run(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> Run | None:
+    def run(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> TimedOutput | None:
         """Returns an output of at most ``n_tokens``, None if it cannot (any more)."""
 
 
@@ -105,7 +105,7 @@ class Method:
         """Drops what its drafters learned, and their KV caches."""
         self._engine.forget_drafts()
 
-    def run(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> Run:
+    def run(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> TimedOutput:
         """Returns an output of at most ``n_tokens``."""
         if not self._keeps_prompts:
             self._engine.forget_prompts()
@@ -113,7 +113,7 @@ class Method:
         started_s = time.process_time()
         result = self._engine.generate(list(ids), request)
         self._is_lossless = result.lossless
-        return Run(
+        return TimedOutput(
             token_ids=result.token_ids,
             first_s=result.ttft_ms / 1000,
             rest_s=result.tpot_ms / 1000 * (result.n_new_tokens - 1),
@@ -148,7 +148,7 @@ class Peer:
     def forget(self) -> None:
         """Nothing is learned: drafts come from the text at hand, or from a model."""
 
-    def run(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> Run | None:
+    def run(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> TimedOutput | None:
         """Returns an output of ``n_tokens``; None from the first error on, which `error` keeps.
 
         Peers read no prediction.
@@ -163,7 +163,7 @@ class Peer:
         except PeerError as error:
             self.error = str(error)
             return None
-        return Run(
+        return TimedOutput(
             token_ids=tuple(answer["ids"]),
             first_s=answer["prefill_s"],
             rest_s=answer["decode_s"],

@@ -13,8 +13,8 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from edgedec.apps.bench.prompts_jobs import Run
-from edgedec.apps.measuring.disturbance import Window
+from edgedec.apps.bench.prompts_jobs import TimedOutput
+from edgedec.apps.measuring.disturbance import MeasuringWindow
 from edgedec.runtime.drafting.stats import DecodeStats, DraftCounts
 from edgedec.runtime.engine.prompt_files import FilePrompt
 
@@ -28,10 +28,12 @@ class Round:
 
     i_prompt: int
     repetition: int
-    runs: dict[str, Run]
-    windows: tuple[Window, ...] = ()
+    runs: dict[str, TimedOutput]
+    windows: tuple[MeasuringWindow, ...] = ()
 
-    def ratio(self, name: str, other: str, rate: Callable[[Run], float | None]) -> float | None:
+    def ratio(
+        self, name: str, other: str, rate: Callable[[TimedOutput], float | None]
+    ) -> float | None:
         """Returns how many times the rate of ``other`` that of ``name`` is."""
         if name not in self.runs or other not in self.runs:
             return None
@@ -143,11 +145,11 @@ def _rates(counts: Row) -> Row:
     }
 
 
-def _decode_rate(run: Run) -> float | None:
+def _decode_rate(run: TimedOutput) -> float | None:
     return run.tokens_per_s
 
 
-def _request_rate(run: Run) -> float | None:
+def _request_rate(run: TimedOutput) -> float | None:
     return len(run.token_ids) / run.total_s if run.total_s > 0 else None
 
 

@@ -13,11 +13,11 @@ from edgedec.apps.bench.typing_job import Typed
 from edgedec.apps.bench.work import read_work
 from edgedec.apps.measuring.facts import build_facts
 from edgedec.apps.measuring.loop import Measurement
-from edgedec.apps.results.recording import Measured, texts_sha256
+from edgedec.apps.results.recording import RunMeasurement, texts_sha256
 from edgedec.apps.results.result import Quantity, Scalar
 
 
-def measured_passes(outcome: Outcome) -> Measured:
+def measured_passes(outcome: Outcome) -> RunMeasurement:
     """Returns the times of passes: of a whole prefill, per decoded token, of a verify pass."""
     measurement, work = outcome.measurement, read_work(outcome.manifest.target)
     noisy = measurement.noisy()
@@ -39,7 +39,7 @@ def measured_passes(outcome: Outcome) -> Measured:
                     work=work.of(test) if work is not None and runtime == "edgedec" else None,
                 )
             )
-    return Measured(
+    return RunMeasurement(
         kind="passes",
         threads=outcome.plan.n_threads,
         workload={},
@@ -56,7 +56,7 @@ def measured_passes(outcome: Outcome) -> Measured:
     )
 
 
-def measured_prompts(outcome: PromptsOutcome) -> Measured:
+def measured_prompts(outcome: PromptsOutcome) -> RunMeasurement:
     """Returns decoding speeds: of every contestant on every prompt, one for each repetition."""
     bound = outcome.plan.bounds.lost_share
     quantities = []
@@ -71,7 +71,7 @@ def measured_prompts(outcome: PromptsOutcome) -> Measured:
                 quantities.append(Quantity(name, prompt.name, "tokens/s", False, known, is_noisy))
     settings = outcome.settings
     names = ("max_new_tokens", "template", "ignore_eos", "temperature", "seed", "learning")
-    return Measured(
+    return RunMeasurement(
         kind="prompts",
         threads=outcome.plan.n_threads,
         workload={
@@ -90,7 +90,7 @@ def measured_typing(
     n_threads: int,
     workload: Mapping[str, Scalar],
     lost_share: float | None,
-) -> Measured:
+) -> RunMeasurement:
     """Returns what typing came to, by method: times of all keys, the rest by file.
 
     found: method -> what came of each file. lost_share: CPU time that others took.
@@ -110,7 +110,7 @@ def measured_typing(
             Quantity(method, name, unit, is_lower_better, tuple(values))
             for (name, unit, is_lower_better), values in per_file.items()
         ]
-    return Measured("typing", n_threads, workload, quantities, build_facts(), lost_share)
+    return RunMeasurement("typing", n_threads, workload, quantities, build_facts(), lost_share)
 
 
 def measured_ttft(
@@ -118,7 +118,7 @@ def measured_ttft(
     measurement: Measurement,
     n_threads: int,
     workload: Mapping[str, Scalar],
-) -> Measured:
+) -> RunMeasurement:
     """Returns times to first tokens. rows: length of the prompt -> subject -> times in ms."""
     is_noisy = bool(measurement.noisy())
     quantities = [
@@ -127,4 +127,4 @@ def measured_ttft(
         for subject, values in subjects.items()
     ]
     share, bound = measurement.lost_share, measurement.bounds.lost_share
-    return Measured("ttft", n_threads, workload, quantities, build_facts(), share, bound)
+    return RunMeasurement("ttft", n_threads, workload, quantities, build_facts(), share, bound)

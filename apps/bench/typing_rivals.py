@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgedec.apps.bench.keystrokes import Passage
-from edgedec.apps.bench.prompts_jobs import Contestant, Method, OutputOptions, Peer, Run
+from edgedec.apps.bench.prompts_jobs import Contestant, Method, OutputOptions, Peer, TimedOutput
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.autocomplete.config import AutocompleteConfig
 from edgedec.autocomplete.document import Document
@@ -74,7 +74,7 @@ def compare(
             if mode.runtime.name in workers
         ]
         contestants: list[Contestant] = [*methods.values(), *peers]
-        runs: list[list[Run]] = [[] for _ in contestants]
+        runs: list[list[TimedOutput]] = [[] for _ in contestants]
         for i, ids in enumerate(requests):
             report(i)
             for contestant, done in zip(contestants, runs, strict=True):
@@ -86,7 +86,7 @@ def compare(
     return [row for row in rows if row["name"] not in missing], missing
 
 
-def _row(name: str, runs: Sequence[Run], our_runs: Sequence[Run]) -> Row:
+def _row(name: str, runs: Sequence[TimedOutput], our_runs: Sequence[TimedOutput]) -> Row:
     first = [1000 * run.first_s for run in runs] or [float("nan")]
     whole = [1000 * run.total_s for run in runs] or [float("nan")]
     same = [a.token_ids == b.token_ids for a, b in zip(runs, our_runs, strict=False)]

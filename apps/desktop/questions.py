@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QMessageBox, QWidget
 _Button = QMessageBox.StandardButton
 
 
-class Answer(StrEnum):
+class SaveAnswer(StrEnum):
     """What shall be done."""
 
     SAVE = "save"
@@ -19,15 +19,17 @@ class Answer(StrEnum):
     RELOAD = "reload"
 
 
-def ask_about_unsaved(parent: QWidget, title: str) -> Answer:
+def ask_about_unsaved(parent: QWidget, title: str) -> SaveAnswer:
     """Returns whether unsaved text is saved, or discarded, before its document is closed."""
     buttons = _Button.Save | _Button.Discard | _Button.Cancel
     text = f"{title} has text that is not saved."
     button = QMessageBox.question(parent, "edgedec", text, buttons, _Button.Save)
-    return {_Button.Save: Answer.SAVE, _Button.Discard: Answer.DISCARD}.get(button, Answer.CANCEL)
+    return {_Button.Save: SaveAnswer.SAVE, _Button.Discard: SaveAnswer.DISCARD}.get(
+        button, SaveAnswer.CANCEL
+    )
 
 
-def ask_about_changed(parent: QWidget, title: str) -> Answer:
+def ask_about_changed(parent: QWidget, title: str) -> SaveAnswer:
     """Returns what becomes of a file that another program changed while it was edited here."""
     box = QMessageBox(parent)
     box.setIcon(QMessageBox.Icon.Warning)
@@ -38,11 +40,11 @@ def ask_about_changed(parent: QWidget, title: str) -> Answer:
     box.exec()
     chosen = box.clickedButton()
     if chosen is overwrite:
-        return Answer.OVERWRITE
-    return Answer.RELOAD if chosen is reload else Answer.CANCEL
+        return SaveAnswer.OVERWRITE
+    return SaveAnswer.RELOAD if chosen is reload else SaveAnswer.CANCEL
 
 
-def ask_about_left_behind(parent: QWidget, titles: list[str]) -> Answer:
+def ask_about_left_behind(parent: QWidget, titles: list[str]) -> SaveAnswer:
     """Returns whether text that an editor left unsaved is opened, forgotten, or asked for later."""
     box = QMessageBox(parent)
     box.setText("An editor ended before this was saved: " + ", ".join(titles) + ".")
@@ -52,5 +54,5 @@ def ask_about_left_behind(parent: QWidget, titles: list[str]) -> Answer:
     box.exec()
     chosen = box.clickedButton()
     if chosen is opened:
-        return Answer.RELOAD
-    return Answer.DISCARD if chosen is forgotten else Answer.CANCEL
+        return SaveAnswer.RELOAD
+    return SaveAnswer.DISCARD if chosen is forgotten else SaveAnswer.CANCEL

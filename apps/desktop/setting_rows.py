@@ -82,7 +82,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChoiceField:
     """One of some values, by their texts."""
 
     values: Callable[[], Mapping[str, object]]
@@ -95,7 +95,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Row:
+class SettingRow:
     """A setting. name: of a field of `EditorSettings`, or of its `typing`."""
 
     name: str
@@ -124,38 +124,38 @@ def _families(is_fixed: bool) -> Mapping[str, object]:
 
 PAGES = {
     "Suggestions": (
-        Row("trigger", "Suggest", "When a suggestion is computed.", Choice(_triggers)),
-        Row(
+        SettingRow("trigger", "Suggest", "When a suggestion is computed.", ChoiceField(_triggers)),
+        SettingRow(
             "delay_ms",
             "Wait before suggesting",
             "Pause in typing before the model starts. 0 gives the fastest suggestions.",
             Number(0, 10_000, " ms"),
         ),
-        Row(
+        SettingRow(
             "min_probability",
             "Required confidence",
             "Suggestions that the model finds less likely are not shown. Lower it to see more.",
             Share(),
         ),
-        Row(
+        SettingRow(
             "max_new_tokens",
             "Maximum length",
             "Longer suggestions take more computing. A token is about three quarters of a word.",
             Number(1, 512, " tokens"),
         ),
-        Row(
+        SettingRow(
             "is_block",
             "Several lines at once",
             "Off: a suggestion ends with its line.",
             Flag(),
         ),
-        Row(
+        SettingRow(
             "silent",
             "No suggestions in",
             "Endings of files that get none.",
             Words("md txt"),
         ),
-        Row(
+        SettingRow(
             "has_colours",
             "Colour by drafter",
             "Shows which method drafted each part of a suggestion.",
@@ -163,25 +163,25 @@ PAGES = {
         ),
     ),
     "Model": (
-        Row(
+        SettingRow(
             "threads",
             "Threads",
             "Processor cores that the model may use. Fewer leave more for other programs.",
             Number(0, processors(), usual="one per core"),
         ),
-        Row(
+        SettingRow(
             "context",
             "Context",
             "Maximum tokens the model keeps in memory. Fewer need less memory.",
             Number(0, 131_072, " tokens", usual="all that the model has"),
         ),
-        Row(
+        SettingRow(
             "max_idle_cpu",
             "Computing ahead",
             "Share of time spent on the line after the suggestion. 0 turns it off.",
             Share(),
         ),
-        Row(
+        SettingRow(
             "rests_on_battery",
             "Save battery",
             "Computes nothing ahead on battery power.",
@@ -189,44 +189,51 @@ PAGES = {
         ),
     ),
     "Text": (
-        Row(
+        SettingRow(
             "theme",
             "Colours",
             "“system” follows the desktop’s light or dark setting.",
-            Choice(lambda: {name: name for name in THEMES}),
+            ChoiceField(lambda: {name: name for name in THEMES}),
         ),
-        Row("code_font", "Font of code", "A font of fixed width.", Choice(lambda: _families(True))),
-        Row("prose_font", "Font of prose", "For text files.", Choice(lambda: _families(False))),
-        Row(
+        SettingRow(
+            "code_font",
+            "Font of code",
+            "A font of fixed width.",
+            ChoiceField(lambda: _families(True)),
+        ),
+        SettingRow(
+            "prose_font", "Font of prose", "For text files.", ChoiceField(lambda: _families(False))
+        ),
+        SettingRow(
             "font_size", "Font size", "Ctrl++ and Ctrl+- change it too.", Number(*FONT_SIZES, " pt")
         ),
-        Row(
+        SettingRow(
             "tab_width",
             "Width of a tab",
             "Also the number of spaces that Tab writes.",
             Number(1, 16, " columns"),
         ),
-        Row(
+        SettingRow(
             "has_tabs",
             "Indent with tabs",
             "Only in files without indentation. Others go on as they are.",
             Flag(),
         ),
-        Row(
+        SettingRow(
             "spelling",
             "Spelling",
             "Language of prose. Unknown words get a wavy line.",
-            Choice(_languages),
+            ChoiceField(_languages),
         ),
     ),
     "Privacy": (
-        Row(
+        SettingRow(
             "learns",
             "Learn from what I write",
             "Keeps accepted phrases in a folder that only you can read, on this machine.",
             Flag(),
         ),
-        Row(
+        SettingRow(
             "keeps_session",
             "Remember what the model read",
             "The next start is faster. The text is kept in a folder that only you can read.",

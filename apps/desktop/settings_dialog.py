@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from edgedec.apps.desktop.setting_rows import PAGES, Row, Show
+from edgedec.apps.desktop.setting_rows import PAGES, SettingRow, Show
 from edgedec.apps.desktop.settings import EditorSettings
 
 _Button = QDialogButtonBox.StandardButton
@@ -50,7 +50,7 @@ class SettingsDialog(QDialog):
         layout.addWidget(buttons)
         self._fill(settings)
 
-    def _page(self, rows: Sequence[Row]) -> QWidget:
+    def _page(self, rows: Sequence[SettingRow]) -> QWidget:
         page = QWidget()
         grid = QGridLayout(page)
         grid.setColumnStretch(1, 1)

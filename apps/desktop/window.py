@@ -42,7 +42,7 @@ from edgedec.apps.desktop.keys_dialog import show_keys
 from edgedec.apps.desktop.menus import Item, add_menu, shown_keys
 from edgedec.apps.desktop.model_jobs import ModelJobs
 from edgedec.apps.desktop.models_dialog import ModelsDialog
-from edgedec.apps.desktop.questions import Answer
+from edgedec.apps.desktop.questions import SaveAnswer
 from edgedec.apps.desktop.recovery import Recovery
 from edgedec.apps.desktop.served_model import ServedModel
 from edgedec.apps.desktop.settings import FONT_SIZES, EditorSettings, SettingsFile
@@ -159,9 +159,9 @@ class EditorWindow(QMainWindow):
             return self.save_as(edit)
         if path is None and edit.is_changed_on_disk:
             answer = questions.ask_about_changed(self, edit.title)
-            if answer is Answer.RELOAD:
+            if answer is SaveAnswer.RELOAD:
                 self._try(edit.reload)
-            if answer is not Answer.OVERWRITE:
+            if answer is not SaveAnswer.OVERWRITE:
                 return False
         is_saved = self._try(lambda: edit.save(path))
         self._settle(edit)
@@ -177,7 +177,7 @@ class EditorWindow(QMainWindow):
         if edit.is_modified:
             self.tabs.setCurrentWidget(edit)
             answer = questions.ask_about_unsaved(self, edit.title)
-            if answer is Answer.CANCEL or (answer is Answer.SAVE and not self.save(edit)):
+            if answer is SaveAnswer.CANCEL or (answer is SaveAnswer.SAVE and not self.save(edit)):
                 return False
         self._remove(edit)
         return True
@@ -188,9 +188,9 @@ class EditorWindow(QMainWindow):
         if not drafts:
             return
         answer = questions.ask_about_left_behind(self, [draft.title for draft in drafts])
-        if answer is Answer.CANCEL:
+        if answer is SaveAnswer.CANCEL:
             return
-        for draft in drafts if answer is Answer.RELOAD else ():
+        for draft in drafts if answer is SaveAnswer.RELOAD else ():
             edit = self._empty() or self.new()
             edit.restore(draft)
             self._settle(edit)

@@ -13,7 +13,7 @@ import typer
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json, write_out
 from edgedec.apps.evaluation.job import (
-    Job,
+    EvaluationJob,
     TaskName,
     TaskOptions,
     make_job,
@@ -134,7 +134,7 @@ Outcome = tuple[dict[str, Any], BaseException | None]
 """The document, and what ended the evaluation early, if anything did."""
 
 
-def run_job(job: Job, results: ResultOptions, others: Samples) -> Outcome:
+def run_job(job: EvaluationJob, results: ResultOptions, others: Samples) -> Outcome:
     """Returns what an evaluation found, complete or not."""
     with ExitStack() as stack, ProgressBars(count_amount) as bars:
         held_by: tuple[str, ...] = ()

@@ -25,7 +25,7 @@ from edgedec.apps.evaluation.scores import (
 from edgedec.apps.evaluation.tasks import Metric
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config.switching import POLICIES
-from edgedec.runtime.decoding.switching.policy import Model
+from edgedec.runtime.decoding.switching.policy import ModelRole
 from edgedec.runtime.methods.method_parts import AUTO, PLAIN
 
 DRAFT_ALONE = "draft-alone"
@@ -241,7 +241,7 @@ def _share_target(setting: Setting, samples: Sequence[Sample]) -> float | None:
     if not n_tokens:
         return None
     is_switching = setting.facts["request"].get("switch") is not None
-    n_draft = origins.get(Model.DRAFT, 0) if is_switching else 0
+    n_draft = origins.get(ModelRole.DRAFT, 0) if is_switching else 0
     return 1 - n_draft / n_tokens
 
 
@@ -279,7 +279,7 @@ def _catch_up(samples: Sequence[Sample], step_ms: float | None) -> dict[str, flo
     mean_tokens: computed by one, the newest included, so that it gives the next token as well.
     of_steps: their time in parts of as many plain steps'.
     """
-    passes = [sample.switch.get("passes", {}).get(Model.TARGET, {}) for sample in samples]
+    passes = [sample.switch.get("passes", {}).get(ModelRole.TARGET, {}) for sample in samples]
     n = sum(counts.get("n_catch_ups", 0) for counts in passes)
     ms = sum(counts.get("catch_up_ms", 0.0) for counts in passes)
     if not n or not step_ms:

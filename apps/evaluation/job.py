@@ -195,7 +195,7 @@ class TaskOptions:
 
 
 @dataclass(frozen=True)
-class Job:
+class EvaluationJob:
     """An evaluation, checked as far as that goes without a model."""
 
     bundle: Path
@@ -311,7 +311,7 @@ def make_job(
     what: TaskOptions,
     loading: options.LoadOptions,
     request: options.RequestOptions,
-) -> Job:
+) -> EvaluationJob:
     """Returns the evaluation that the options name; ConfigError if they name none."""
     if what.task is None or what.data is None:
         raise typer.BadParameter("expected --task and --data with BUNDLE")
@@ -336,7 +336,7 @@ def make_job(
     swept = chosen or list(GRID)
     texts = [*references_of(swept), *swept] if what.frontier else chosen or [default]
     requests = make_requests(base_request, [*texts, *map(str, tries)])
-    job = Job(bundle, manifest, what.task, what.data, what, loading, requests)
+    job = EvaluationJob(bundle, manifest, what.task, what.data, what, loading, requests)
     if PRUNED in requests:
         _ = job.n_kept
     if DRAFT_ALONE in requests or any(request.switch for request in requests.values()):
@@ -387,7 +387,7 @@ def _chosen(what: TaskOptions, request: options.RequestOptions) -> list[str]:
     return chosen
 
 
-def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
+def make_work(job: EvaluationJob, stack: ExitStack) -> tuple[Work, str]:
     """Returns the samples to take, and how the model meets the data, in words.
 
     Raises:
@@ -432,7 +432,7 @@ def make_work(job: Job, stack: ExitStack) -> tuple[Work, str]:
     return Answers(task, problems, prompts, engines), how
 
 
-def _raw(job: Job) -> Task:
+def _raw(job: EvaluationJob) -> Task:
     if job.task is TaskName.GSM8K:
         return Gsm8k(is_chat=False)
     if job.task is TaskName.SHORT_ANSWER:
@@ -442,7 +442,7 @@ def _raw(job: Job) -> Task:
     return HumanEval(is_chat=False, limits=job.limits)
 
 
-def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
+def _make_predictions(job: EvaluationJob, stack: ExitStack) -> tuple[Work, str]:
     text = stated_text(job.data)
     window = job.what.window or min(512, job.context)
     stride = job.what.stride or window // 2
@@ -459,7 +459,7 @@ def _make_predictions(job: Job, stack: ExitStack) -> tuple[Work, str]:
     return Predictions(engines, tokens, windows, opening), f"windows of {window}, {stride} apart"
 
 
-def _make_schemas(job: Job, stack: ExitStack) -> tuple[Work, str]:
+def _make_schemas(job: EvaluationJob, stack: ExitStack) -> tuple[Work, str]:
     with job.open(Models.SEPARATE, None) as engine:
         is_chat = engine.has_chat_template if job.what.chat is None else job.what.chat
         n_new = next(iter(job.requests.values())).max_new_tokens
@@ -472,7 +472,7 @@ def _make_schemas(job: Job, stack: ExitStack) -> tuple[Work, str]:
     return SchemaAnswers(task, problems, prompts, engines), how
 
 
-def _make_likelihoods(job: Job, stack: ExitStack) -> tuple[Work, str]:
+def _make_likelihoods(job: EvaluationJob, stack: ExitStack) -> tuple[Work, str]:
     problems = read_choices(job.data, job.what.limit)
     for problem in problems:
         if problem.is_pair != (job.task is TaskName.BIAS):
@@ -493,12 +493,12 @@ def _make_likelihoods(job: Job, stack: ExitStack) -> tuple[Work, str]:
     return Likelihoods(engines, problems, encoded), f"{len(examples)} solved examples"
 
 
-def make_settings(job: Job, how: str) -> list[Setting]:
+def make_settings(job: EvaluationJob, how: str) -> list[Setting]:
     """Returns the settings to evaluate, with all that their samples depend on."""
     return [_make_setting(job, label, how) for label in job.requests]
 
 
-def _make_setting(job: Job, label: str, how: str) -> Setting:
+def _make_setting(job: EvaluationJob, label: str, how: str) -> Setting:
     request, models = job.requests[label], Models.SEPARATE
     if label == DRAFT_ALONE:
         models = Models.DRAFT
@@ -531,7 +531,7 @@ def _make_setting(job: Job, label: str, how: str) -> Setting:
     return Setting(label, request, facts, models, tries)
 
 
-def _size_ratio(job: Job) -> float | None:
+def _size_ratio(job: EvaluationJob) -> float | None:
     pair = job.source(job.context).pair
     return None if pair is None else pair.size_ratio
 

@@ -27,7 +27,7 @@ _CHUNK = 64
 
 
 @dataclass(frozen=True)
-class Window:
+class ScoredWindow:
     """Tokens ``start`` to ``end`` of a text, of which those from ``scored`` on count here."""
 
     start: int
@@ -40,7 +40,7 @@ class Window:
         return self.end - self.scored
 
 
-def cut(n_tokens: int, window: int, stride: int, n_opening: int) -> Iterator[Window]:
+def cut(n_tokens: int, window: int, stride: int, n_opening: int) -> Iterator[ScoredWindow]:
     """Yields the windows of a text.
 
     Raises:
@@ -59,12 +59,12 @@ def cut(n_tokens: int, window: int, stride: int, n_opening: int) -> Iterator[Win
     end = 0
     while end < n_tokens:
         end = min(n_tokens, room if end == 0 else end + stride)
-        yield Window(max(0, end - room), scored, end)
+        yield ScoredWindow(max(0, end - room), scored, end)
         scored = end
 
 
 def score(
-    sequence: TokenSequence, tokens: Sequence[int], window: Window, opening: Sequence[int]
+    sequence: TokenSequence, tokens: Sequence[int], window: ScoredWindow, opening: Sequence[int]
 ) -> tuple[float, float]:
     """Returns the nats that a window's scored tokens take together, and the seconds it took."""
     started_s = time.perf_counter()
@@ -90,7 +90,7 @@ class Predictions(OneAtATime):
     WHY = "perplexity reads one window after the other"  # more rows make a pass no cheaper
 
     tokens: Sequence[int]
-    windows: Sequence[Window]
+    windows: Sequence[ScoredWindow]
     opening: tuple[int, ...]
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgedec.models.errors import ConfigError
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.backends._model_facts import GraphToRun
+from edgedec.runtime.backends.model_facts import GraphToRun
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows

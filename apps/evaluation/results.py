@@ -7,11 +7,11 @@ from typing import Any
 
 from edgedec.apps.evaluation.tasks import METRICS
 from edgedec.apps.measuring.facts import build_facts
-from edgedec.apps.results.recording import Measured, texts_sha256
+from edgedec.apps.results.recording import RunMeasurement, texts_sha256
 from edgedec.apps.results.result import Quantity
 
 
-def measured_answers(document: dict[str, Any]) -> Measured | None:
+def measured_answers(document: dict[str, Any]) -> RunMeasurement | None:
     """Returns scores and times, by setting, with a value for each problem in the order of names.
 
     document: that of `apps.evaluation.report`. None: nothing was answered.
@@ -33,7 +33,7 @@ def measured_answers(document: dict[str, Any]) -> Measured | None:
         "request_sha256": texts_sha256([json.dumps(facts["request"]["sampling"], sort_keys=True)]),
     }
     lost = document["noise"]["lost_share"] if "noise" in document else None
-    return Measured("eval", facts["threads"], workload, quantities, build_facts(), lost)
+    return RunMeasurement("eval", facts["threads"], workload, quantities, build_facts(), lost)
 
 
 def _quantities(label: str, task: str, samples: list[dict[str, Any]]) -> list[Quantity]:

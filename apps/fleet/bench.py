@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgedec.apps.console.terminal import note
-from edgedec.apps.fleet.store import Answer, Task, TaskStore
+from edgedec.apps.fleet.store import Task, TaskResult, TaskStore
 from edgedec.apps.results.result import from_document, utc_now, write_result
 
 
@@ -30,7 +30,7 @@ def is_measured(task: Task, store: TaskStore, folder: Path) -> bool:
     return True
 
 
-def write_answer(task: Task, answer: Answer, folder: Path) -> None:
+def write_answer(task: Task, answer: TaskResult, folder: Path) -> None:
     """Writes the result file of a host.
 
     Raises:

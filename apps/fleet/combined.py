@@ -9,7 +9,7 @@ from typing import Any
 
 from edgedec.apps.evaluation.results import measured_answers
 from edgedec.apps.fleet.evaluate import Evaluated
-from edgedec.apps.fleet.store import Answer
+from edgedec.apps.fleet.store import TaskResult
 from edgedec.apps.results.recording import bundle_facts
 from edgedec.apps.results.result import Result, utc_now
 from edgedec.models.errors import EdgedecError
@@ -32,7 +32,7 @@ def combined_result(
     measured = measured_answers(evaluated.document)
     if measured is None:
         raise EdgedecError("no host found anything: there is no result to write")
-    hosts: dict[str, list[Answer]] = {}
+    hosts: dict[str, list[TaskResult]] = {}
     for answer in evaluated.answers:
         hosts.setdefault(answer.host, []).append(answer)
     device = combined_device([answers[0].device for answers in hosts.values()])

@@ -12,12 +12,12 @@ from typing import Any
 
 from edgedec.apps.console.tables import table
 from edgedec.apps.console.terminal import note
-from edgedec.apps.evaluation.job import Job, TaskOptions, make_settings, make_work
+from edgedec.apps.evaluation.job import EvaluationJob, TaskOptions, make_settings, make_work
 from edgedec.apps.evaluation.report import make_document
 from edgedec.apps.evaluation.samples import Sample, SampleFile, Samples, Setting
 from edgedec.apps.evaluation.scores import number_text, tokens_per_s
 from edgedec.apps.evaluation.walk import sample_line
-from edgedec.apps.fleet.store import Answer, Task, TaskStore
+from edgedec.apps.fleet.store import Task, TaskResult, TaskStore
 from edgedec.apps.measuring.facts import build_facts, device_facts
 from edgedec.apps.options.common import LoadOptions, RequestOptions
 from edgedec.models.errors import ConfigError, EdgedecError
@@ -31,7 +31,7 @@ class Evaluated:
     """What hosts found: the document of `apps.evaluation.report`, and what each answer was of."""
 
     document: dict[str, Any]
-    answers: Sequence[Answer]
+    answers: Sequence[TaskResult]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Spread:
     tasks: Sequence[Task]
 
 
-def cut_into_tasks(job: Job, request: RequestOptions, bundle: str, data: str) -> Spread:
+def cut_into_tasks(job: EvaluationJob, request: RequestOptions, bundle: str, data: str) -> Spread:
     """Returns the tasks of an evaluation.
 
     bundle, data: what hosts call them.
@@ -97,7 +97,7 @@ def missing_tasks(cut: Spread, store: TaskStore) -> list[Task]:
     return missing
 
 
-def announcer(cut: Spread) -> Callable[[Task, Answer], None]:
+def announcer(cut: Spread) -> Callable[[Task, TaskResult], None]:
     """Returns what says how each sample came out, for a person who waits.
 
     Raises:
@@ -105,7 +105,7 @@ def announcer(cut: Spread) -> Callable[[Task, Answer], None]:
     """
     settings, n_done = {setting.label: setting for setting in cut.settings}, 0
 
-    def announce(task: Task, answer: Answer) -> None:
+    def announce(task: Task, answer: TaskResult) -> None:
         nonlocal n_done
         n_done += 1
         setting = settings[task.fields["setting"]]
@@ -116,7 +116,7 @@ def announcer(cut: Spread) -> Callable[[Task, Answer], None]:
 
 
 def summarise(
-    job: Job, cut: Spread, store: TaskStore, folder: Path, lost: Mapping[str, str]
+    job: EvaluationJob, cut: Spread, store: TaskStore, folder: Path, lost: Mapping[str, str]
 ) -> Evaluated:
     """Returns what all hosts found so far, and writes their samples to ``folder``.
 
@@ -142,7 +142,7 @@ def summarise(
     return Evaluated(document, answers)
 
 
-def _sample(task: Task, answer: Answer, setting: Setting) -> Sample:
+def _sample(task: Task, answer: TaskResult, setting: Setting) -> Sample:
     """Returns a host's sample, under the fingerprint that all hosts have in common."""
     try:
         sample = Sample.from_dict({**answer.result, "fingerprint": setting.fingerprint})
@@ -165,7 +165,7 @@ def _write_samples(path: Path, settings: Sequence[Setting], samples: Sequence[Sa
 
 
 def host_rows(
-    samples: Sequence[Sample], answers: Sequence[Answer], lost: Mapping[str, str]
+    samples: Sequence[Sample], answers: Sequence[TaskResult], lost: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """Returns what each host did, JSON-ready."""
     rows = []

@@ -11,13 +11,13 @@ from typing import Any
 from distributed import Client, Future
 
 from edgedec.apps.fleet.crew import Crew
-from edgedec.apps.fleet.store import Answer, Task, TaskStore
+from edgedec.apps.fleet.store import Task, TaskResult, TaskStore
 from edgedec.apps.fleet.tasks import run_task
 
 _MAX_TRIES = 10
 """Workers that a task may fail on; whatever ends so many is the task's own fault."""
 
-OnAnswer = Callable[[Task, Answer], None]
+OnAnswer = Callable[[Task, TaskResult], None]
 
 
 async def spread(
@@ -86,7 +86,7 @@ class _Work:
         """Whether nobody is left who could do any of the tasks."""
         return not self._crew.addresses
 
-    async def next_answers(self) -> list[tuple[Task, Answer]]:
+    async def next_answers(self) -> list[tuple[Task, TaskResult]]:
         """Returns what came in, after waiting for something to happen."""
         news = {
             asyncio.create_task(self._finished.get()),
@@ -113,11 +113,11 @@ class _Work:
         """Tasks without a result."""
         return list(self._left.values())
 
-    def _judge(self, task: Task, n_tries: int, reply: dict[str, Any]) -> Answer | None:
+    def _judge(self, task: Task, n_tries: int, reply: dict[str, Any]) -> TaskResult | None:
         """Returns the answer that a worker gave; else has the task done again elsewhere."""
         if "result" in reply:
             label = self._crew.label(reply["host"])
-            return Answer(label, reply["result"], reply["state"], reply["device"])
+            return TaskResult(label, reply["result"], reply["state"], reply["device"])
         if "host" in reply:
             self._crew.retire(self._crew.label(reply["host"]), reply["error"])
         self._again(task, n_tries + 1)

@@ -38,7 +38,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TaskResult:
     """What came of a task: its result, and from which host, as it was then."""
 
     host: str
@@ -65,13 +65,13 @@ class TaskStore:
         if self._lock is None:
             raise ConfigError(f"another fleet writes to {folder}: name another folder")
 
-    def find(self, task: Task) -> Answer | None:
+    def find(self, task: Task) -> TaskResult | None:
         """Returns what came of a task earlier; None if nothing did, or its file is damaged."""
         path = self._path(task)
         try:
             content = json.loads(path.read_bytes())
             if content["task"] == json.loads(task.text) and content["hash"] == _hash(content):
-                return Answer(*(content[name] for name in _PARTS))
+                return TaskResult(*(content[name] for name in _PARTS))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError, KeyError, TypeError):
@@ -79,7 +79,7 @@ class TaskStore:
         note(f"{path.name} is damaged or was edited: its task is done again")
         return None
 
-    def write(self, task: Task, answer: Answer) -> None:
+    def write(self, task: Task, answer: TaskResult) -> None:
         """Keeps an answer, whole or not at all.
 
         Raises:

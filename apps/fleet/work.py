@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.apps.console.terminal import note, print_json, write_out
-from edgedec.apps.evaluation.job import Job
+from edgedec.apps.evaluation.job import EvaluationJob
 from edgedec.apps.evaluation.report import render
 from edgedec.apps.fleet.bench import bench_task, is_measured, write_answer
 from edgedec.apps.fleet.bundles import Bundles
@@ -67,7 +67,7 @@ async def bench_hosts(
 class EvalRun:
     """An evaluation to spread. request_options: the options that its requests were made from."""
 
-    job: Job
+    job: EvaluationJob
     request_options: RequestOptions
     bundles: Bundles
     folder: Path

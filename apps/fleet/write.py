@@ -18,7 +18,7 @@ from edgedec.apps.fleet.crew import Crew, gather_crew
 from edgedec.apps.fleet.keeper import CrewOptions
 from edgedec.apps.fleet.shipped import Shipped
 from edgedec.apps.fleet.spread import spread
-from edgedec.apps.fleet.store import Answer, Task, TaskStore
+from edgedec.apps.fleet.store import Task, TaskResult, TaskStore
 from edgedec.models.errors import EdgedecError
 from edgedec.models.manifest import fingerprint_of
 from edgedec.runtime.opening.load import load
@@ -52,7 +52,7 @@ class _Texts:
     def __init__(self, prompts: Iterable[list[int]], common: Mapping[str, Any]) -> None:
         self._prompts, self._common = iter(prompts), common
         self.tasks: list[Task] = []
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, TaskResult] = {}
 
     def add_groups(self, n: int) -> list[Task]:
         """Returns up to ``n`` more tasks; fewer once the prompts end."""
@@ -93,7 +93,7 @@ async def write_on_hosts(
     def shipping(hello: Mapping[str, Any]) -> dict[str, Shipped]:
         return {bundles.alias: bundles.for_host(hello)}
 
-    def take(task: Task, answer: Answer) -> None:
+    def take(task: Task, answer: TaskResult) -> None:
         _check(task, answer, vocab_size)
         texts.answers[task.key] = answer
         n_tokens = sum(map(len, answer.result))
@@ -134,7 +134,7 @@ def _recall(tasks: Sequence[Task], store: TaskStore, texts: _Texts, vocab_size: 
     return missing
 
 
-def _check(task: Task, answer: Answer, vocab_size: int) -> None:
+def _check(task: Task, answer: TaskResult, vocab_size: int) -> None:
     """Raises an EdgedecError unless a host sent its prompts with answers."""
     prompts, texts = task.fields["prompts"], answer.result
     if (

@@ -15,7 +15,7 @@ LOST_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class Window:
+class MeasuringWindow:
     """A stretch of measuring. ``wanted_s`` and the rest are CPU seconds.
 
     wanted_s: what the measured threads can use at most: threads times wall time.
@@ -35,8 +35,8 @@ class Window:
         lost_s = max(0.0, self.others_s + self.stolen_s - self.spare_s)
         return lost_s / self.wanted_s if self.wanted_s > 0 else 0.0
 
-    def __add__(self, other: Window) -> Window:
-        return Window(
+    def __add__(self, other: MeasuringWindow) -> MeasuringWindow:
+        return MeasuringWindow(
             self.wanted_s + other.wanted_s,
             self.own_s + other.own_s,
             self.others_s + other.others_s,
@@ -61,13 +61,13 @@ class Watch:
         self._before = self._read()
         self._started_s = self._clock()
 
-    def stop(self, n_threads: int, own_s: float) -> Window | None:
+    def stop(self, n_threads: int, own_s: float) -> MeasuringWindow | None:
         """Returns the window since `start`, in which ``n_threads`` threads used ``own_s``."""
         wall_s = self._clock() - self._started_s
         before, after = self._before, self._read()
         if before is None or after is None:
             return None
-        return Window(
+        return MeasuringWindow(
             wanted_s=n_threads * wall_s,
             own_s=own_s,
             others_s=max(0.0, after.busy_s - before.busy_s - own_s),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from edgedec.apps.measuring.disturbance import LOST_SHARE, Watch, Window
+from edgedec.apps.measuring.disturbance import LOST_SHARE, MeasuringWindow, Watch
 from edgedec.apps.measuring.summary import Summary, summarize
 from edgedec.models.errors import ConfigError
 
@@ -146,13 +146,13 @@ class _Run:
     watch: Watch
     sleep: Callable[[float], None]
     samples: dict[str, list[Sample]] = field(default_factory=dict)
-    windows: list[Window] = field(default_factory=list)
+    windows: list[MeasuringWindow] = field(default_factory=list)
     n_discarded: int = 0
 
-    def repeat(self, order: Sequence[Job]) -> tuple[dict[str, Sample], Window | None]:
+    def repeat(self, order: Sequence[Job]) -> tuple[dict[str, Sample], MeasuringWindow | None]:
         """Returns what one repetition measured, and what others did meanwhile."""
         samples: dict[str, Sample] = {}
-        total: Window | None = None
+        total: MeasuringWindow | None = None
         for job in order:
             if job not in self.jobs:
                 continue
@@ -221,7 +221,7 @@ def measure(
     )
 
 
-def _lost_share(windows: Sequence[Window]) -> float | None:
+def _lost_share(windows: Sequence[MeasuringWindow]) -> float | None:
     if not windows:
         return None
     total = windows[0]

@@ -49,7 +49,7 @@ class SaveOptions:
 
 
 @dataclass(frozen=True)
-class Measured:
+class RunMeasurement:
     """What a run measured.
 
     lost_share: CPU time that others took; None where the system does not tell.
@@ -73,7 +73,7 @@ class Recorder:
         self._options = save
         self._before = None if save.save is None else read_state()
 
-    def save(self, bundle: Path, manifest: BundleManifest, measured: Measured) -> None:
+    def save(self, bundle: Path, manifest: BundleManifest, measured: RunMeasurement) -> None:
         """Writes the result file, and says where.
 
         Raises:

@@ -38,7 +38,7 @@ _REASONS: Mapping[str, EndReason] = {"stop": "stop", "length": "length", "contex
 
 
 @dataclass(frozen=True)
-class Job:
+class AnswerJob:
     """One answer that is to be written.
 
     is_echoed: the prompt comes first. is_silent: nothing is written behind it. with_origins: pieces
@@ -59,7 +59,7 @@ class Job:
 class Writer:
     """Writes one answer, and reports what happens as events, in whichever thread does a step."""
 
-    def __init__(self, engine: Engine, job: Job, tell: Callable[[Event], None]) -> None:
+    def __init__(self, engine: Engine, job: AnswerJob, tell: Callable[[Event], None]) -> None:
         self._engine = engine
         self._job = job
         self._tell = tell

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from edgedec.apps.serve.answering import Job, Writer
+from edgedec.apps.serve.answering import AnswerJob, Writer
 from edgedec.apps.serve.core import CoreRequest, Done, Event, ServeError, invalid
 from edgedec.apps.serve.problems import client_errors
 from edgedec.apps.serve.prompts import prepare
@@ -23,7 +23,7 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
 
 
-class Run:
+class RunningRequest:
     """One request in progress: iterate its ends, and `close` it, whatever happened."""
 
     def __init__(self, engine: Engine, take: Callable[[Event], None]) -> None:
@@ -37,7 +37,7 @@ class Run:
         self._futures: list[Future[None]] = []
         self.n_prompt = 0  # tokens
 
-    def take(self, jobs: Sequence[Job]) -> None:
+    def take(self, jobs: Sequence[AnswerJob]) -> None:
         """Has the engine check the first answer; the others differ in their seed or prompt alone.
 
         Raises:
@@ -111,15 +111,16 @@ class Runner:
         request: CoreRequest,
         take: Callable[[Event], None],
         prepared: Callable[[int], None] = lambda n_prompt: None,
-    ) -> AsyncIterator[Run]:
+    ) -> AsyncIterator[RunningRequest]:
         """Runs ``request`` until the block is left.
 
-        take: as for `Run`. prepared: called with the tokens of the prompts, before any event.
+        take: as for `RunningRequest`. prepared: called with the tokens of the prompts, before any
+            event.
 
         Raises:
             ServeError: The request makes no sense, or does not fit the context.
         """
-        run = Run(engine, take)
+        run = RunningRequest(engine, take)
         try:
             await finished(asyncio.to_thread(self._prepare, run, engine, request))
             prepared(run.n_prompt)
@@ -132,20 +133,20 @@ class Runner:
         """Ends the threads; all requests have ended."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _prepare(self, run: Run, engine: Engine, request: CoreRequest) -> None:
+    def _prepare(self, run: RunningRequest, engine: Engine, request: CoreRequest) -> None:
         with client_errors():
             jobs = self._jobs(engine, request)
         run.take(jobs)
 
-    def _jobs(self, engine: Engine, request: CoreRequest) -> list[Job]:
+    def _jobs(self, engine: Engine, request: CoreRequest) -> list[AnswerJob]:
         settings = {"seed": secrets.randbelow(2**31), **request.settings}
-        jobs: list[Job] = []
+        jobs: list[AnswerJob] = []
         for prepared in [prepare(engine, prompt, request.settings) for prompt in request.prompts]:
             config = self._config(engine, {**settings, **prepared.settings}, len(prepared.tokens))
             for i in range(request.n):
                 seeded = replace(config, seed=config.seed + i)
                 jobs.append(
-                    Job(
+                    AnswerJob(
                         len(jobs),
                         prepared,
                         seeded,

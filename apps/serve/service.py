@@ -32,7 +32,7 @@ from edgedec.apps.serve.responses import (
     send_problem,
     while_there,
 )
-from edgedec.apps.serve.running import Run, Runner
+from edgedec.apps.serve.running import Runner, RunningRequest
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.apps.serve.waiting import finished
 from edgedec.runtime.engine.engine import Engine
@@ -62,7 +62,7 @@ class Service:
         parsed: ParsedRequest,
         take: Callable[[Event], None],
         prepared: Callable[[int], None] = lambda n_prompt: None,
-    ) -> AsyncIterator[Run]:
+    ) -> AsyncIterator[RunningRequest]:
         """Runs a request until the block is left. take, prepared: as for `Runner.running`."""
         record = RECORD.get()
 
@@ -190,7 +190,7 @@ class Service:
             await sender.begin(first)
             await self._count(run)
 
-    async def _count(self, run: Run) -> None:
+    async def _count(self, run: RunningRequest) -> None:
         """Waits for the ends of all answers, and notes what they took."""
         async for done in run.ends():
             RECORD.get().add(done.counts)

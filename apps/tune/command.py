@@ -20,14 +20,14 @@ from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.tune.catch_up import CatchUpCost
 from edgedec.apps.tune.report import (
     PROXY,
-    Choice,
-    Row,
+    ThresholdChoice,
+    TunedRow,
     choose,
     render,
     rows_of,
     with_tuned,
 )
-from edgedec.apps.tune.runs import REFERENCES, Job, costs_of, record, run_for_real
+from edgedec.apps.tune.runs import REFERENCES, TuningJob, costs_of, record, run_for_real
 from edgedec.apps.tune.state import TuneState
 from edgedec.apps.tune.sweep import Expected, around, candidates, expect, frontier
 from edgedec.export.manifest_change import change_manifest, check_writable
@@ -151,7 +151,7 @@ def _tune_pair(
         state = _open_state(what, loading, manifest, pair.fingerprint)
         ids = _encode(engine, prompts, what)
         n_tokens, parallel = what.max_new_tokens, what.parallel
-        job = Job(engine, ids, n_tokens, state, deadline_s, parallel, bars.report)
+        job = TuningJob(engine, ids, n_tokens, state, deadline_s, parallel, bars.report)
         finding = _find(job, policies, what.keep, 60 * what.minutes)
     _tell(finding, is_json)
     if not what.dry_run:
@@ -161,7 +161,9 @@ def _tune_pair(
         raise typer.Exit(130)
 
 
-def _write(bundle: Path, known: BundleManifest, choices: Sequence[Choice], draft: str) -> None:
+def _write(
+    bundle: Path, known: BundleManifest, choices: Sequence[ThresholdChoice], draft: str
+) -> None:
     change_manifest(bundle, known, lambda manifest: with_tuned(manifest, choices, draft))
     note(f"wrote the choice into {bundle}; --threshold auto uses it from now on")
 
@@ -179,8 +181,8 @@ def _circumstances(loading: options.LoadOptions) -> dict[str, Any]:
 class _Finding:
     """What tuning of a pair came to. n_rounds: how many prompts every setting ran on."""
 
-    rows: list[Row]
-    chosen: list[Row]
+    rows: list[TunedRow]
+    chosen: list[TunedRow]
     n_rounds: int
     n_traces: int
     n_tokens: int
@@ -194,7 +196,7 @@ class _Finding:
             return None
         return {**dataclasses.asdict(self.catch_up), "of_steps": self.catch_up.of_steps}
 
-    def choices(self, circumstances: dict[str, Any]) -> list[Choice]:
+    def choices(self, circumstances: dict[str, Any]) -> list[ThresholdChoice]:
         """Returns what was chosen, with what it rests on."""
         choices = []
         for chosen in self.chosen:
@@ -214,11 +216,11 @@ class _Finding:
                 "n_prompts_run": self.n_rounds,
                 "settings": rows,
             }
-            choices.append(Choice(setting, evidence))
+            choices.append(ThresholdChoice(setting, evidence))
         return choices
 
 
-def _find(job: Job, policies: Sequence[str], keep: float, seconds: float) -> _Finding:
+def _find(job: TuningJob, policies: Sequence[str], keep: float, seconds: float) -> _Finding:
     """Returns the best that could be found in time."""
     is_interrupted = False
     try:
@@ -254,7 +256,7 @@ def _find(job: Job, policies: Sequence[str], keep: float, seconds: float) -> _Fi
     )
 
 
-def _sweep(job: Job, policies: Sequence[str], keep: float) -> list[Expected]:
+def _sweep(job: TuningJob, policies: Sequence[str], keep: float) -> list[Expected]:
     """Returns the settings worth a real run."""
     traces, costs = [], costs_of(job.state)
     n_tokens = 0

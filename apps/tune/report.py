@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from edgedec.apps.tune.runs import PLAIN, REFERENCES
-from edgedec.apps.tune.state import Measured, Round
+from edgedec.apps.tune.state import MeasuredRun, Round
 from edgedec.apps.tune.sweep import Expected
 from edgedec.models.manifest import TUNED_KEY, BundleManifest
 from edgedec.runtime.config.switching import SwitchConfig
@@ -22,7 +22,7 @@ PROXY = (
 
 
 @dataclass(frozen=True)
-class Row:
+class TunedRow:
     """One setting: what its traces promised and what its runs did.
 
     agreement, share_target, ms_per_token: measured; None without a run. speedup: of time per token
@@ -49,14 +49,14 @@ class Row:
         return fields
 
 
-def rows_of(expected: Sequence[Expected], rounds: Sequence[Round]) -> list[Row]:
+def rows_of(expected: Sequence[Expected], rounds: Sequence[Round]) -> list[TunedRow]:
     """Returns a row for each reference that ran, and for each setting."""
     names = list(REFERENCES) if rounds else []
     rows = [_row(name, None, rounds) for name in names]
     return rows + [_row(str(prediction.setting), prediction, rounds) for prediction in expected]
 
 
-def choose(rows: Sequence[Row], policy: str, keep: float) -> Row | None:
+def choose(rows: Sequence[TunedRow], policy: str, keep: float) -> TunedRow | None:
     """Returns the fastest setting of ``policy`` that agrees at least ``keep``.
 
     The most agreeing one if none does; by what was promised where nothing ran.
@@ -79,7 +79,7 @@ def choose(rows: Sequence[Row], policy: str, keep: float) -> Row | None:
     return max(usable, key=lambda row: row[1] or 0.0)[0]
 
 
-def render(rows: Sequence[Row], chosen: Sequence[Row], n_rounds: int) -> Table:
+def render(rows: Sequence[TunedRow], chosen: Sequence[TunedRow], n_rounds: int) -> Table:
     """Returns the table for a person."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("setting", overflow="fold")
@@ -100,14 +100,16 @@ def render(rows: Sequence[Row], chosen: Sequence[Row], n_rounds: int) -> Table:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ThresholdChoice:
     """What `--threshold auto` shall mean for one policy, and what that rests on."""
 
     setting: SwitchConfig
     evidence: dict[str, Any]
 
 
-def with_tuned(manifest: BundleManifest, choices: Sequence[Choice], draft: str) -> BundleManifest:
+def with_tuned(
+    manifest: BundleManifest, choices: Sequence[ThresholdChoice], draft: str
+) -> BundleManifest:
     """Returns ``manifest`` with ``choices`` among its defaults.
 
     Choices of other policies stay, unless they were made with another draft model.
@@ -127,13 +129,13 @@ def with_tuned(manifest: BundleManifest, choices: Sequence[Choice], draft: str) 
     return dataclasses.replace(manifest, defaults={**manifest.defaults, TUNED_KEY: tuned})
 
 
-def _row(name: str, expected: Expected | None, rounds: Sequence[Round]) -> Row:
+def _row(name: str, expected: Expected | None, rounds: Sequence[Round]) -> TunedRow:
     if not rounds:
-        return Row(name, expected)
+        return TunedRow(name, expected)
     runs, plain = [measured[name] for measured in rounds], [measured[PLAIN] for measured in rounds]
     n_tokens = sum(run.n_tokens for run in runs)
     ms = _ms_per_token(runs)
-    return Row(
+    return TunedRow(
         name=name,
         expected=expected,
         agreement=sum(run.n_chosen for run in runs) / n_tokens,
@@ -143,7 +145,7 @@ def _row(name: str, expected: Expected | None, rounds: Sequence[Round]) -> Row:
     )
 
 
-def _ms_per_token(runs: Sequence[Measured]) -> float:
+def _ms_per_token(runs: Sequence[MeasuredRun]) -> float:
     """Returns the time of a token after the first."""
     n_later = sum(run.n_tokens - 1 for run in runs)
     return sum(run.ms for run in runs) / n_later if n_later else 0.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from edgedec.apps.measuring.at_once import announced_n_at_once
 from edgedec.apps.tune.catch_up import measure_catch_up
-from edgedec.apps.tune.state import Measured, Round, TuneState
+from edgedec.apps.tune.state import MeasuredRun, Round, TuneState
 from edgedec.apps.tune.sweep import COST_SIZES, COST_SWEEPS, Costs
 from edgedec.apps.tune.traces import Trace
 from edgedec.models.errors import ConfigError
@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class TuningJob:
     """What is tuned, and on what.
 
     prompts: by name, as token ids. deadline_s: of the monotonic clock. parallel: texts that are
@@ -58,7 +58,7 @@ class Job:
         )
 
 
-def record(job: Job, until_s: float) -> None:
+def record(job: TuningJob, until_s: float) -> None:
     """Adds the traces that are missing, as far as time allows, and the costs of passes."""
     state, source = job.state, job.engine.draft
     assert source is not None
@@ -93,7 +93,7 @@ def costs_of(state: TuneState) -> Costs:
     return Costs(CostTable(dict(state.costs["draft"])), CostTable(dict(state.costs["target"])))
 
 
-def run_for_real(job: Job, settings: Sequence[SwitchConfig]) -> None:
+def run_for_real(job: TuningJob, settings: Sequence[SwitchConfig]) -> None:
     """Adds rounds: every prompt with the references and all of ``settings``, in turns.
 
     A round that time cuts short is dropped, so that all it compares met the same machine.
@@ -112,7 +112,11 @@ def run_for_real(job: Job, settings: Sequence[SwitchConfig]) -> None:
 
 
 def _record(
-    job: Job, names: Sequence[str], target: TokenSequence, draft: TokenSequence, until_s: float
+    job: TuningJob,
+    names: Sequence[str],
+    target: TokenSequence,
+    draft: TokenSequence,
+    until_s: float,
 ) -> None:
     """Adds the traces of some prompts, whose texts are written side by side."""
     state, prompts = job.state, [job.prompts[name] for name in names]
@@ -130,7 +134,7 @@ def _record(
             state.save()
 
 
-def _round(job: Job, prompt: str, names: Sequence[str]) -> Round | None:
+def _round(job: TuningJob, prompt: str, names: Sequence[str]) -> Round | None:
     """Returns the runs of all contestants on one prompt; None when time was up before."""
     ids, measured = job.prompts[prompt], Round()
     for name in names:
@@ -141,13 +145,13 @@ def _round(job: Job, prompt: str, names: Sequence[str]) -> Round | None:
     return measured
 
 
-def _measured(engine: Engine, prompt: Sequence[int], result: GenerationResult) -> Measured:
+def _measured(engine: Engine, prompt: Sequence[int], result: GenerationResult) -> MeasuredRun:
     tokens = result.token_ids
     text = [*prompt, *tokens]
     with engine.borrowed(text) as sequence:  # which holds most of it
         says = predictions(sequence, text, len(prompt))
     n_target = result.switch.get("n_target", len(tokens))
-    return Measured(
+    return MeasuredRun(
         n_tokens=len(tokens),
         ms=result.tpot_ms * (len(tokens) - 1),
         n_target=n_target,

@@ -16,7 +16,7 @@ from edgedec.system.files import replace_json
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """What a real run of one setting did with one prompt.
 
     ms: from the first token to the last. n_chosen: tokens that the target model would have chosen,
@@ -29,7 +29,7 @@ class Measured:
     n_chosen: int
 
 
-Round = dict[str, Measured]
+Round = dict[str, MeasuredRun]
 """Runs of all contestants on one prompt, one after the other, by name."""
 
 
@@ -95,7 +95,7 @@ class TuneState:
         self.catch_up = None if catch_up is None else CatchUpCost(**catch_up)
         self.traces = {name: Trace.from_dict(fields) for name, fields in document["traces"].items()}
         self.rounds = {
-            name: {setting: Measured(**fields) for setting, fields in measured.items()}
+            name: {setting: MeasuredRun(**fields) for setting, fields in measured.items()}
             for name, measured in document["rounds"].items()
         }
         self.references = {

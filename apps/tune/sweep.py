@@ -11,7 +11,7 @@ import numpy as np
 from edgedec.apps.tune.traces import Trace
 from edgedec.runtime.config.switching import MARGIN, SwitchConfig
 from edgedec.runtime.decoding.cost_table import CostTable
-from edgedec.runtime.decoding.switching.policy import Model, make_policy
+from edgedec.runtime.decoding.switching.policy import ModelRole, make_policy
 
 COST_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Pass sizes that are measured; a gap between them costs what lies between."""
@@ -45,9 +45,9 @@ class Costs:
     draft: CostTable
     target: CostTable
 
-    def ms(self, model: Model, n_rows: int) -> float:
+    def ms(self, model: ModelRole, n_rows: int) -> float:
         """Returns the expected milliseconds of a pass; none for a row that is known."""
-        table = self.draft if model is Model.DRAFT else self.target
+        table = self.draft if model is ModelRole.DRAFT else self.target
         return table.ms(n_rows) if n_rows else 0.0
 
 
@@ -63,20 +63,20 @@ def expect(setting: SwitchConfig, traces: Iterable[Trace], costs: Costs) -> Expe
     for trace in traces:
         policy = make_policy(setting)
         active = policy.begin()
-        n_known = {Model.DRAFT: 0, Model.TARGET: 0}
+        n_known = {ModelRole.DRAFT: 0, ModelRole.TARGET: 0}
         for position in range(len(trace)):
             total_ms += costs.ms(active, position - n_known[active])
             n_known[active] = position
             wrote = active
-            says = trace.draft if active is Model.DRAFT else trace.target
+            says = trace.draft if active is ModelRole.DRAFT else trace.target
             active = policy.observe(active, says[position])
-            if active is not wrote and policy.discards and wrote is Model.DRAFT:
+            if active is not wrote and policy.discards and wrote is ModelRole.DRAFT:
                 total_ms += costs.ms(active, position - n_known[active])
                 n_known[active] = position
                 wrote = active
                 active = policy.observe(active, trace.target[position])
-            n_target += wrote is Model.TARGET
-            n_agreeing += wrote is Model.TARGET or trace.agrees[position]
+            n_target += wrote is ModelRole.TARGET
+            n_agreeing += wrote is ModelRole.TARGET or trace.agrees[position]
         n_tokens += len(trace)
     return Expected(setting, n_agreeing / n_tokens, n_target / n_tokens, total_ms / n_tokens)
 

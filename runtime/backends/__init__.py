@@ -12,7 +12,7 @@ from pathlib import Path
 from edgedec.models.errors import BundleError
 from edgedec.models.graph import ANY_TRIPLE
 from edgedec.models.model_entry import ModelEntry
-from edgedec.runtime.backends._model_facts import GraphToRun
+from edgedec.runtime.backends.model_facts import GraphToRun
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import Model
 from edgedec.system.machine import machine_triple, system_name
@@ -121,7 +121,7 @@ def _new_model(folder: Path, entry: ModelEntry, threads: int, affinity: Affinity
     model: Model = module.open_model(GraphToRun(graph, entry.config, contract, threads, affinity))
     if entry.encoder is None:
         return model
-    from edgedec.runtime.backends._encoder import Encoder, EncoderDecoder
+    from edgedec.runtime.backends.encoder import Encoder, EncoderDecoder
 
     encoder = folder / entry.encoder
     providers = contract.providers

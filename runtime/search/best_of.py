@@ -31,7 +31,7 @@ Extract = Callable[[str], str | None]
 
 
 @dataclass(frozen=True)
-class Choice:
+class BestChoice:
     """Which try is the best. scores: of all tries, higher for better. answers: that were voted on.
 
     Answers are empty where there was no vote.
@@ -50,7 +50,7 @@ class BestOf:
     """
 
     tries: tuple[GenerationResult, ...]
-    choice: Choice
+    choice: BestChoice
     n_computed: int
 
     @property
@@ -67,14 +67,14 @@ class BestOf:
 class Chooser(Protocol):
     """Chooses among tries."""
 
-    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+    def choose(self, tries: Sequence[GenerationResult]) -> BestChoice:
         """Returns the best of at least one try. Their results have log-probabilities."""
 
 
 class Likelihood:
     """Chooses the try that the model finds likeliest."""
 
-    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+    def choose(self, tries: Sequence[GenerationResult]) -> BestChoice:
         """Returns the best of at least one try."""
         return _best([log_likelihood(result) for result in tries])
 
@@ -88,7 +88,7 @@ class Vote:
     def __init__(self, extract: Extract = short_answer) -> None:
         self._extract = extract
 
-    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+    def choose(self, tries: Sequence[GenerationResult]) -> BestChoice:
         """Returns the best of at least one try."""
         return _elected(tries, self._extract, [1.0] * len(tries))
 
@@ -103,7 +103,7 @@ class Weighted:
         self._extract = extract
         self._is_per_text = is_per_text
 
-    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+    def choose(self, tries: Sequence[GenerationResult]) -> BestChoice:
         """Returns the best of at least one try."""
         return _elected(tries, self._extract, self._kept(self._weights(tries)))
 
@@ -153,7 +153,7 @@ class ByTests:
         """share_passed: from a text to the share of tests that it passes, 0 to 1."""
         self._share_passed = share_passed
 
-    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+    def choose(self, tries: Sequence[GenerationResult]) -> BestChoice:
         """Returns the best of at least one try."""
         known: dict[str, float] = {}
         for result in tries:
@@ -163,7 +163,7 @@ class ByTests:
         ranked = [
             (share, log_likelihood(result)) for share, result in zip(shares, tries, strict=True)
         ]
-        return Choice(ranked.index(max(ranked)), shares)
+        return BestChoice(ranked.index(max(ranked)), shares)
 
 
 class Iterate(ByTests):
@@ -249,13 +249,13 @@ def log_likelihood(result: GenerationResult) -> float:
     return math.fsum(token.logprob for token in result.logprobs)
 
 
-def _best(scores: Sequence[float]) -> Choice:
-    return Choice(scores.index(max(scores)), tuple(scores))
+def _best(scores: Sequence[float]) -> BestChoice:
+    return BestChoice(scores.index(max(scores)), tuple(scores))
 
 
 def _elected(
     tries: Sequence[GenerationResult], extract: Extract, weights: Sequence[float]
-) -> Choice:
+) -> BestChoice:
     """Returns the likeliest try of the answer with the most weight; no answer has none."""
     is_whole = [result.finish_reason == "stop" for result in tries]
     may_vote = is_whole if any(is_whole) else [True] * len(tries)
@@ -268,7 +268,7 @@ def _elected(
             totals[answer] = totals.get(answer, 0.0) + weight
     scores = tuple(0.0 if answer is None else totals[answer] for answer in answers)
     ranked = [(score, log_likelihood(result)) for score, result in zip(scores, tries, strict=True)]
-    return Choice(ranked.index(max(ranked)), scores, answers)
+    return BestChoice(ranked.index(max(ranked)), scores, answers)
 
 
 NAMED: dict[str, Callable[[], Chooser]] = {

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import MAX_LOGPROBS
 from edgedec.runtime.engine.result import GenerationResult
-from edgedec.runtime.search.best_of import Choice, log_likelihood
+from edgedec.runtime.search.best_of import BestChoice, log_likelihood
 from edgedec.runtime.text.tokenizer import Codec
 
 _QUESTION = """\
@@ -43,7 +43,7 @@ class Judge:
         self._engine = engine
         self._question = question
 
-    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+    def choose(self, tries: Sequence[GenerationResult]) -> BestChoice:
         """Returns the best of at least one try."""
         prompts = [
             [{"role": "user", "content": _QUESTION.format(question=self._question, answer=t.text)}]
@@ -55,7 +55,7 @@ class Judge:
         ranked = [
             (score, log_likelihood(result)) for score, result in zip(scores, tries, strict=True)
         ]
-        return Choice(ranked.index(max(ranked)), scores)
+        return BestChoice(ranked.index(max(ranked)), scores)
 
 
 def yes_share(verdict: GenerationResult, decode: Callable[[list[int]], str]) -> float:

@@ -36,8 +36,8 @@ from edgedec.models.static_passes import (
     coreml_port,
     parts_of_pass,
 )
-from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
-from edgedec.runtime.backends._whole_cache import WholeCache
+from edgedec.runtime.backends.model_facts import GraphToRun, ModelFacts
+from edgedec.runtime.backends.whole_cache import WholeCache
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.state import KVRows

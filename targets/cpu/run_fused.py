@@ -11,16 +11,16 @@ from onnxruntime import OrtValue
 
 from edgedec import kernels
 from edgedec.kernels.thread_pool import ThreadPool
-from edgedec.runtime.backends._binding import Binding, empty_rows
-from edgedec.runtime.backends._in_place import (
+from edgedec.runtime.backends.binding import Binding, empty_rows
+from edgedec.runtime.backends.in_place import (
     InPlaceKVCache,
     InPlaceModel,
     check_kv_cache,
 )
-from edgedec.runtime.backends._kv_cache import Array
-from edgedec.runtime.backends._model_facts import GraphToRun
-from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
-from edgedec.runtime.backends._pass_arrays import PassShape, end_of, gathered
+from edgedec.runtime.backends.kv_cache import Array
+from edgedec.runtime.backends.model_facts import GraphToRun
+from edgedec.runtime.backends.ort import PassRunner, check_ports, open_graph
+from edgedec.runtime.backends.pass_arrays import PassShape, end_of, gathered
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows

@@ -19,7 +19,7 @@ from edgedec.models.graph import (
 )
 from edgedec.models.kv_maps import HIDDEN, WRITTEN
 from edgedec.models.position_tables import PositionTables
-from edgedec.runtime.backends._ort import PassRunner, open_graph
+from edgedec.runtime.backends.ort import PassRunner, open_graph
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.rows import Float32

@@ -45,7 +45,7 @@ PASSES = ((1, 1), (4, 4), (8, 8), (16, 16), (64, 1))
 """Rows of each kind of pass, and of how many of them it gives logits."""
 
 
-class Row(NamedTuple):
+class ActivationRows(NamedTuple):
     """Rows of activations: where they are, how many, and how wide."""
 
     place: Place
@@ -57,12 +57,12 @@ class Row(NamedTuple):
 class Pending:
     """A product that waits for a residual stream to be added to."""
 
-    x: Row
+    x: ActivationRows
     weight: str
     bias: str | None
 
 
-Activation = Row | Pending
+Activation = ActivationRows | Pending
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class CudaEmitter(Ops[Activation]):
         outputs = {name: layout.offset(place) for name, place in self._outputs.items()}
         return DevicePass(self._n_rows, self._n_results, launches, outputs), layout
 
-    def embed(self, weight: str) -> Row:
+    def embed(self, weight: str) -> ActivationRows:
         """Launches a gather of rows."""
         matrix = self._weights.matrices[weight]
         kernel = rows.embed(self._n_rows, matrix, 1.0)
@@ -217,11 +217,11 @@ class CudaEmitter(Ops[Activation]):
         self._launch(kernel, self._input("ids"), *self._weights.matrix(weight), y.place)
         return y
 
-    def rms_norm(self, x: Activation, weight: str) -> Row:
+    def rms_norm(self, x: Activation, weight: str) -> ActivationRows:
         """Launches a norm of rows."""
         return self._normed(self._made(x), weight, 1)
 
-    def head_norm(self, x: Activation, weight: str) -> Row:
+    def head_norm(self, x: Activation, weight: str) -> ActivationRows:
         """Launches a norm of the heads of rows."""
         made = self._made(x)
         return self._normed(made, weight, made.width // self._config.head_size)
@@ -230,7 +230,7 @@ class CudaEmitter(Ops[Activation]):
         """Waits for a residual stream, or for whoever reads it."""
         return Pending(self._made(x), weight, bias)
 
-    def attention(self, q: Activation, k: Activation, v: Activation, layer: int) -> Row:
+    def attention(self, q: Activation, k: Activation, v: Activation, layer: int) -> ActivationRows:
         """Launches an append to the KV cache, and the two steps of an attention."""
         shape = self.shape
         n_bytes = 2 * shape.n_kv_heads * shape.head_size * shape.capacity
@@ -249,7 +249,7 @@ class CudaEmitter(Ops[Activation]):
         )
         return y
 
-    def gate(self, gate: Activation, up: Activation) -> Row:
+    def gate(self, gate: Activation, up: Activation) -> ActivationRows:
         """Launches an activation and a product of numbers."""
         inputs = self._together([gate, up])
         width = sum(x.width for x in inputs) // 2
@@ -258,11 +258,11 @@ class CudaEmitter(Ops[Activation]):
         self._launch(kernel, *(x.place for x in inputs), y.place)
         return y
 
-    def experts(self, x: Activation, router: Activation, prefix: str) -> Row:
+    def experts(self, x: Activation, router: Activation, prefix: str) -> ActivationRows:
         """Is not called: `check_supported` refuses such models."""
         raise AssertionError(prefix)
 
-    def add(self, a: Activation, b: Activation) -> Row:
+    def add(self, a: Activation, b: Activation) -> ActivationRows:
         """Launches a product that adds to the residual stream, or a sum."""
         residual = self._made(a)
         if isinstance(b, Pending):
@@ -272,17 +272,17 @@ class CudaEmitter(Ops[Activation]):
         self._launch(kernel, residual.place, b.place, y.place)
         return y
 
-    def scale(self, x: Activation, factor: float) -> Row:
+    def scale(self, x: Activation, factor: float) -> ActivationRows:
         """Launches a product with a constant."""
         made = self._made(x)
         return self._mapped(rows.scale(made.n_rows, made.width, factor), made)
 
-    def soft_cap(self, x: Activation, bound: float) -> Row:
+    def soft_cap(self, x: Activation, bound: float) -> ActivationRows:
         """Launches a bend towards a bound."""
         made = self._made(x)
         return self._mapped(rows.soft_cap(made.n_rows, made.width, bound), made)
 
-    def select_rows(self, x: Activation) -> Row:
+    def select_rows(self, x: Activation) -> ActivationRows:
         """Launches a gather of the rows whose logits are asked for."""
         made = self._made(x)
         y = self._new(self._n_results, made.width)
@@ -295,11 +295,11 @@ class CudaEmitter(Ops[Activation]):
         if layer in self._hidden_layers:
             self._output(hidden_port(layer), self._made(x).place)
 
-    def _made(self, value: Activation) -> Row:
+    def _made(self, value: Activation) -> ActivationRows:
         """Returns rows; a product that waits is launched."""
         return self._product(value, None) if isinstance(value, Pending) else value
 
-    def _together(self, values: Sequence[Activation]) -> list[Row]:
+    def _together(self, values: Sequence[Activation]) -> list[ActivationRows]:
         """Returns rows of each of ``values``, or one row of all where their matrices are joined."""
         waiting = [value for value in values if isinstance(value, Pending)]
         name = self._weights.joined([pending.weight for pending in waiting])
@@ -308,7 +308,7 @@ class CudaEmitter(Ops[Activation]):
         bias = bias_name(name) if waiting[0].bias is not None else None
         return [self._product(Pending(waiting[0].x, name, bias), None)]
 
-    def _product(self, pending: Pending, residual: Row | None) -> Row:
+    def _product(self, pending: Pending, residual: ActivationRows | None) -> ActivationRows:
         matrix, x = self._weights.matrices[pending.weight], pending.x
         kernel = product(x.n_rows, matrix, pending.bias is not None, residual is not None)
         y = self._new(x.n_rows, matrix.n)
@@ -318,14 +318,16 @@ class CudaEmitter(Ops[Activation]):
         self._launch(kernel, x.place, *self._weights.matrix(pending.weight), *extra, y.place)
         return y
 
-    def _normed(self, x: Row, weight: str, n_heads: int) -> Row:
+    def _normed(self, x: ActivationRows, weight: str, n_heads: int) -> ActivationRows:
         epsilon = self._config.rms_norm_eps
         kernel = rows.rms_norm(x.n_rows, n_heads, x.width // n_heads, epsilon)
         y = self._new(x.n_rows, x.width)
         self._launch(kernel, x.place, self._weights.vector(weight), y.place)
         return y
 
-    def _appended(self, qkv: Sequence[Activation], layer: int, cache: Sequence[Argument]) -> Row:
+    def _appended(
+        self, qkv: Sequence[Activation], layer: int, cache: Sequence[Argument]
+    ) -> ActivationRows:
         """Launches rotations and an append to the KV cache; returns the rotated queries."""
         inputs, rope = self._together(qkv), rope_of(self._config.layer(layer))
         n_angles, rotation = 0, list[Argument]()
@@ -342,12 +344,12 @@ class CudaEmitter(Ops[Activation]):
     def _rope_rows(self, name: str) -> int:
         return next(t.dims[0] for t in self._weights.tensors if t.name == name)
 
-    def _mapped(self, kernel: Kernel, x: Row) -> Row:
+    def _mapped(self, kernel: Kernel, x: ActivationRows) -> ActivationRows:
         y = self._new(x.n_rows, x.width)
         self._launch(kernel, x.place, y.place)
         return y
 
-    def _row_stats(self, logits: Row) -> None:
+    def _row_stats(self, logits: ActivationRows) -> None:
         """Launches the steps from logits to their statistics."""
         n_rows = logits.n_rows
         lists = [
@@ -364,14 +366,14 @@ class CudaEmitter(Ops[Activation]):
         for name, place in zip(ROW_STATS, outputs, strict=True):
             self._output(stats_port(name), place)
 
-    def _new(self, n_rows: int, *sizes: int) -> Row:
+    def _new(self, n_rows: int, *sizes: int) -> ActivationRows:
         """Returns rows of 32-bit numbers without a place yet."""
         width = 1
         for size in sizes:
             width *= size
         value = Value(4 * n_rows * width)
         self._values.append(value)
-        return Row(value, n_rows, width)
+        return ActivationRows(value, n_rows, width)
 
     def _input(self, name: str) -> Argument:
         return Argument(INPUTS, self._inputs.offsets[name])

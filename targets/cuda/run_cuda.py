@@ -42,10 +42,10 @@ from edgedec.models.graph import (
     hidden_port,
     stats_port,
 )
-from edgedec.runtime.backends._graph_checks import check_names
-from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
-from edgedec.runtime.backends._whole_cache import WholeCache
+from edgedec.runtime.backends.graph_checks import check_names
+from edgedec.runtime.backends.model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.backends.trust import check_trusted
+from edgedec.runtime.backends.whole_cache import WholeCache
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows

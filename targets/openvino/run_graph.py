@@ -23,8 +23,8 @@ from edgedec.models.graph import (
     stats_port,
 )
 from edgedec.runtime.backends import running_passes as running_passes
-from edgedec.runtime.backends._graph_checks import check_names, check_shape, one_line
-from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
+from edgedec.runtime.backends.graph_checks import check_names, check_shape, one_line
+from edgedec.runtime.backends.model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows

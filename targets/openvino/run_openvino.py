@@ -20,8 +20,8 @@ from edgedec.models.graph import (
     INPUT_IDS,
     LOGIT_ROWS,
 )
-from edgedec.runtime.backends._model_facts import GraphToRun
-from edgedec.runtime.backends._whole_cache import WholeCache
+from edgedec.runtime.backends.model_facts import GraphToRun
+from edgedec.runtime.backends.whole_cache import WholeCache
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.state import KVRows

@@ -1,7 +1,7 @@
 """OpenVINO graphs for devices that want all sizes to be known, as NPUs do.
 
 The graph's states become inputs with room for the whole context, and outputs with the rows of a
-pass; `edgedec.runtime.backends._static_cache` says how passes are cut into them.
+pass; `edgedec.runtime.backends.static_cache` says how passes are cut into them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from edgedec.models.graph import (
     present_port,
 )
 from edgedec.models.static_passes import StaticPass
-from edgedec.runtime.backends._kv_cache import lazy_zeros
-from edgedec.runtime.backends._model_facts import GraphToRun
-from edgedec.runtime.backends._static_cache import BucketPart, PartInputs, StaticKVCache
+from edgedec.runtime.backends.kv_cache import lazy_zeros
+from edgedec.runtime.backends.model_facts import GraphToRun
+from edgedec.runtime.backends.static_cache import BucketPart, PartInputs, StaticKVCache
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows

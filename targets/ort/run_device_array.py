@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from onnxruntime import OrtValue
 
-from edgedec.runtime.backends._kv_cache import lazy_zeros
+from edgedec.runtime.backends.kv_cache import lazy_zeros
 from edgedec.targets.device_target import Place
 
 HOST = "cpu"

@@ -25,11 +25,11 @@ from edgedec.models.graph import (
     present_port,
 )
 from edgedec.models.position_tables import PositionTables
-from edgedec.runtime.backends._binding import empty_rows, output_arrays
-from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
-from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
-from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape, gathered
-from edgedec.runtime.backends._whole_cache import WholeCache
+from edgedec.runtime.backends.binding import empty_rows, output_arrays
+from edgedec.runtime.backends.model_facts import GraphToRun, ModelFacts
+from edgedec.runtime.backends.ort import PassRunner, check_ports, open_graph
+from edgedec.runtime.backends.pass_arrays import PassArrays, PassShape, gathered
+from edgedec.runtime.backends.whole_cache import WholeCache
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.state import KVRows

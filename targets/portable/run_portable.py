@@ -27,12 +27,12 @@ from edgedec.models.graph import (
     hidden_port,
     present_port,
 )
-from edgedec.runtime.backends._encoder import SourceRows
-from edgedec.runtime.backends._graph_checks import check_recurrent_layers
-from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
-from edgedec.runtime.backends._ort import PassRunner, check_ports, open_graph
-from edgedec.runtime.backends._portable_recurrence import PortableRecurrence
-from edgedec.runtime.backends._recurrent import RecurrentState
+from edgedec.runtime.backends.encoder import SourceRows
+from edgedec.runtime.backends.graph_checks import check_recurrent_layers
+from edgedec.runtime.backends.model_facts import GraphToRun, ModelFacts
+from edgedec.runtime.backends.ort import PassRunner, check_ports, open_graph
+from edgedec.runtime.backends.portable_recurrence import PortableRecurrence
+from edgedec.runtime.backends.recurrent import RecurrentState
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows

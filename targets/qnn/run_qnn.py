@@ -31,11 +31,11 @@ from edgedec.models.graph import (
     present_port,
 )
 from edgedec.models.static_passes import BUCKETS, CONTEXT_BINARIES, SCALE_KEYS, StaticPass
-from edgedec.runtime.backends._graph_checks import check_names, check_shape, one_line
-from edgedec.runtime.backends._kv_cache import lazy_zeros
-from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
-from edgedec.runtime.backends._ort import PassRunner
-from edgedec.runtime.backends._static_cache import BucketPart, PartInputs, StaticKVCache
+from edgedec.runtime.backends.graph_checks import check_names, check_shape, one_line
+from edgedec.runtime.backends.kv_cache import lazy_zeros
+from edgedec.runtime.backends.model_facts import GraphToRun, ModelFacts
+from edgedec.runtime.backends.ort import PassRunner
+from edgedec.runtime.backends.static_cache import BucketPart, PartInputs, StaticKVCache
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.targets.qnn.socs import Soc, find_soc

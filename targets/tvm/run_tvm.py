@@ -23,13 +23,13 @@ from edgedec.models.graph import (
     stats_port,
 )
 from edgedec.runtime.backends import running_passes as running_passes
-from edgedec.runtime.backends._in_place import (
+from edgedec.runtime.backends.in_place import (
     InPlaceModel,
     check_kv_cache,
 )
-from edgedec.runtime.backends._kv_cache import Array
-from edgedec.runtime.backends._model_facts import GraphToRun
-from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape, end_of, gathered
+from edgedec.runtime.backends.kv_cache import Array
+from edgedec.runtime.backends.model_facts import GraphToRun
+from edgedec.runtime.backends.pass_arrays import PassArrays, PassShape, end_of, gathered
 from edgedec.runtime.backends.trust import check_trusted
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass

@@ -14,8 +14,8 @@ import pytest
 import edgedec
 from edgedec import kernels
 from edgedec.apps.bench import prompts as bench_prompts
-from edgedec.apps.bench.prompts_jobs import Method, Run
-from edgedec.apps.measuring.disturbance import Window
+from edgedec.apps.bench.prompts_jobs import Method, TimedOutput
+from edgedec.apps.measuring.disturbance import MeasuringWindow
 from edgedec.apps.peers import PEERS, Runtime
 from edgedec.models.errors import SessionError
 
@@ -243,7 +243,9 @@ class Spy:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = Method.run
 
-        def run(method: Method, ids: Sequence[int], n_tokens: int, prediction: str = "") -> Run:
+        def run(
+            method: Method, ids: Sequence[int], n_tokens: int, prediction: str = ""
+        ) -> TimedOutput:
             self.n_runs += 1
             if self.n_runs == self.fail_at and self.error is not None:
                 raise self.error
@@ -304,8 +306,8 @@ def test_a_disturbed_run_fails_after_it_printed(
     class Busy:
         def __init__(self, clock: object) -> None: ...
         def start(self) -> None: ...
-        def stop(self, n_threads: int, own_s: float) -> Window:
-            return Window(wanted_s=1.0, own_s=0.5, others_s=0.5, stolen_s=0.0, spare_s=0.0)
+        def stop(self, n_threads: int, own_s: float) -> MeasuringWindow:
+            return MeasuringWindow(wanted_s=1.0, own_s=0.5, others_s=0.5, stolen_s=0.0, spare_s=0.0)
 
     monkeypatch.setattr(bench_prompts, "Watch", Busy)
     given = ("--prompts", prompts, "--methods", "plain", "--max-new-tokens", 4, "-r", 1)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edgedec.apps.bench.prompts import in_turn
-from edgedec.apps.bench.prompts_jobs import Run, parse_methods
+from edgedec.apps.bench.prompts_jobs import TimedOutput, parse_methods
 from edgedec.apps.bench.prompts_rows import (
     Round,
     drafter_counts,
@@ -20,7 +20,7 @@ from edgedec.apps.bench.prompts_rows import (
     prompt_row,
     summary_row,
 )
-from edgedec.apps.measuring.disturbance import Window
+from edgedec.apps.measuring.disturbance import MeasuringWindow
 from edgedec.apps.peers import find_mode
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.drafting.stats import DecodeStats, DraftCounts
@@ -132,13 +132,13 @@ def test_names_of_peers() -> None:
 PROMPT = FilePrompt("p", "c", "f:1", "text")
 
 
-def made(tokens_per_s: float, n: int = 11, first_s: float = 0.5, **counts: int) -> Run:
+def made(tokens_per_s: float, n: int = 11, first_s: float = 0.5, **counts: int) -> TimedOutput:
     """Returns a run of ``n`` tokens; ``counts``: evaluated and accepted drafts, passes."""
     stats = DecodeStats(n_passes=counts.get("passes", 10), n_pass_tokens=n - 1)
     if "evaluated" in counts:
         drafts = DraftCounts(counts["evaluated"] + 1, counts["evaluated"], counts["accepted"])
         stats.drafted = {"lookup": [drafts]}
-    return Run(tuple(range(n)), first_s, (n - 1) / tokens_per_s, 0.0, stats)
+    return TimedOutput(tuple(range(n)), first_s, (n - 1) / tokens_per_s, 0.0, stats)
 
 
 def test_ratios_are_medians_of_ratios_within_a_round() -> None:
@@ -200,7 +200,13 @@ def test_prompts_are_summed_up_by_geometric_means_and_sums() -> None:
 
 
 def test_a_single_token_has_no_speed() -> None:
-    rounds = [Round(0, 0, {"plain": Run((5,), 0.5, 0.0, 0.0), "x": Run((5,), 0.25, 0.0, 0.0)})]
+    rounds = [
+        Round(
+            0,
+            0,
+            {"plain": TimedOutput((5,), 0.5, 0.0, 0.0), "x": TimedOutput((5,), 0.25, 0.0, 0.0)},
+        )
+    ]
     row = prompt_row("x", PROMPT, rounds, [])
     assert row is not None
     assert row["speedup"] is None
@@ -211,7 +217,7 @@ def test_a_single_token_has_no_speed() -> None:
 
 def test_drafters_and_disturbance_are_summed() -> None:
     runs = {"plain": made(1.0), "x": made(1.0, evaluated=4, accepted=3)}
-    window = Window(wanted_s=1.0, own_s=0.5, others_s=0.2, stolen_s=0.0, spare_s=0.0)
+    window = MeasuringWindow(wanted_s=1.0, own_s=0.5, others_s=0.2, stolen_s=0.0, spare_s=0.0)
     rounds = [Round(0, i, runs, (window, window)) for i in range(2)]
     counts = drafter_counts(rounds)
     assert counts == {"x": {"lookup": DraftCounts(10, 8, 6).to_dict()}}

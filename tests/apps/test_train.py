@@ -15,12 +15,12 @@ import pytest
 import edgedec
 from edgedec.apps.evaluation.pruned import PrunedModel
 from edgedec.apps.measuring import loop
-from edgedec.apps.measuring.disturbance import Window
+from edgedec.apps.measuring.disturbance import MeasuringWindow
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
-from edgedec.training.kv_maps.kv_progress import FitFile, Reading
+from edgedec.training.kv_maps.kv_progress import CorpusWindows, FitFile
 
 from .conftest import Cli
 
@@ -185,7 +185,7 @@ def test_first_tokens_of_a_disturbed_repetition_do_not_count(
     cli: Cli, trained: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others_s = chain([1.0] * 4, repeat(0.0))  # two runs each of the warm-up and the first time
-    window = lambda watch, n, own_s: Window(1.0, own_s, next(others_s), 0.0, 0.0)  # noqa: E731
+    window = lambda watch, n, own_s: MeasuringWindow(1.0, own_s, next(others_s), 0.0, 0.0)  # noqa: E731
     monkeypatch.setattr(loop.Watch, "stop", window)
     asked = ("--ttft", "100", "--text", prompt_file, "--answer-tokens", 2, "-r", 1, "-o", "json")
     (row,) = cli("bench", trained, *asked).json["rows"]
@@ -243,17 +243,17 @@ def test_a_killed_fit_goes_on_where_it_ended(
     monkeypatch.setattr(kv_progress, "_MIN_READING", 0)
     with edgedec.load(bundle) as engine:
         windows = list(corpus_windows([CORPUS], engine.tokenizer.encode, 2500))
-        whole = fit(engine.new_sequence(), config, 20, Reading(windows))
+        whole = fit(engine.new_sequence(), config, 20, CorpusWindows(windows))
 
         def killed(n_tokens: int) -> None:
             if n_tokens > sum(map(len, windows[:2])):
                 raise KeyboardInterrupt
 
-        reading = Reading(windows, killed, FitFile(bundle, ("a",)))
+        reading = CorpusWindows(windows, killed, FitFile(bundle, ("a",)))
         with pytest.raises(KeyboardInterrupt):
             fit(engine.new_sequence(), config, 20, reading)
         counts: list[int] = []
-        reading = Reading(windows, counts.append, FitFile(bundle, ("a",)))
+        reading = CorpusWindows(windows, counts.append, FitFile(bundle, ("a",)))
         again = fit(engine.new_sequence(), config, 20, reading)
         other = FitFile(bundle, ("b",)).load([(1, 1)])
     assert counts[0] == sum(map(len, windows[:3]))  # two windows were not read again

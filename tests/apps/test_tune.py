@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from edgedec.apps.tune import runs as tune_runs
 from edgedec.apps.tune.catch_up import CatchUpCost, measure_catch_up
-from edgedec.apps.tune.report import Choice, choose, rows_of, with_tuned
-from edgedec.apps.tune.runs import PLAIN, REFERENCES, Job
+from edgedec.apps.tune.report import ThresholdChoice, choose, rows_of, with_tuned
+from edgedec.apps.tune.runs import PLAIN, REFERENCES, TuningJob
 from edgedec.apps.tune.runs import record as record_traces
-from edgedec.apps.tune.state import Measured, TuneState
+from edgedec.apps.tune.state import MeasuredRun, TuneState
 from edgedec.apps.tune.sweep import Costs, Expected, around, candidates, expect, frontier
 from edgedec.apps.tune.traces import Trace, predictions
 from edgedec.export.manifest_change import change_manifest
@@ -172,8 +172,8 @@ def expected(threshold: float, agreement: float, ms: float, policy: str = "ead")
     return Expected(SwitchConfig(policy=policy, threshold=threshold), agreement, 0.4, ms)
 
 
-def measured(ms: float, n_chosen: int) -> Measured:
-    return Measured(n_tokens=11, ms=ms, n_target=4, n_chosen=n_chosen)
+def measured(ms: float, n_chosen: int) -> MeasuredRun:
+    return MeasuredRun(n_tokens=11, ms=ms, n_target=4, n_chosen=n_chosen)
 
 
 def test_choice_is_the_fastest_that_agrees_enough() -> None:
@@ -306,7 +306,7 @@ def test_texts_written_side_by_side_are_recorded_as_those_written_alone(
         for parallel in (1, 2):
             costs = {"draft": {1: 1.0}, "target": {1: 2.0}}
             state = TuneState(tmp_path / f"{parallel}.json", costs=costs)
-            record_traces(Job(engine, prompts, 8, state, math.inf, parallel), math.inf)
+            record_traces(TuningJob(engine, prompts, 8, state, math.inf, parallel), math.inf)
             found.append(state.traces)
     assert list(found[0]) == ["a", "b", "c"]
     assert found[0] == found[1]
@@ -325,15 +325,15 @@ def test_what_cannot_be_tuned(cli: Cli, small_bundle: Path, tmp_path: Path) -> N
     assert "cannot read prompts" in cli("tune", small_bundle, "--prompts", "no").error
 
 
-def choice(policy: str, threshold: float) -> Choice:
-    return Choice(SwitchConfig(policy=policy, threshold=threshold), {"n": threshold})
+def choice(policy: str, threshold: float) -> ThresholdChoice:
+    return ThresholdChoice(SwitchConfig(policy=policy, threshold=threshold), {"n": threshold})
 
 
 def test_what_others_wrote_into_a_manifest_stays(tmp_path: Path, small_bundle: Path) -> None:
     bundle = own_copy(small_bundle, tmp_path / "own.edgedec")
     before = read_manifest(bundle)
 
-    def tuned(choices: list[Choice], draft: str) -> tuple[str, dict[str, float]]:
+    def tuned(choices: list[ThresholdChoice], draft: str) -> tuple[str, dict[str, float]]:
         change_manifest(bundle, before, lambda now: with_tuned(now, choices, draft))
         found = read_manifest(bundle).defaults[TUNED_KEY]
         assert found["evidence"].keys() == found["policies"].keys()

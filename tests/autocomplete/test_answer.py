@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from edgedec.autocomplete import AutocompleteConfig, Document
-from edgedec.autocomplete.answer import Answer
+from edgedec.autocomplete.answer import Continuation
 from edgedec.autocomplete.document import Window
 from edgedec.runtime.decoding.switching.policy import Signal
 from edgedec.runtime.engine.stream import Piece
@@ -29,14 +29,14 @@ class Told:
             yield Piece(text)
 
 
-def answer(texts: Sequence[str], half_word: str = "", is_block: bool = False) -> Answer:
+def answer(texts: Sequence[str], half_word: str = "", is_block: bool = False) -> Continuation:
     """Returns an answer of pieces that have probability 0.7 each; offers need 0.3."""
     config = AutocompleteConfig(min_probability=0.3, is_block=is_block)
     stream = cast(Any, Told(texts, 0.7))
-    return Answer(Document(START.before, 4, "a.txt"), START, half_word, stream, config)
+    return Continuation(Document(START.before, 4, "a.txt"), START, half_word, stream, config)
 
 
-def advanced(one: Answer) -> str:
+def advanced(one: Continuation) -> str:
     """Returns the text when it has ended."""
     while one.advance():
         pass

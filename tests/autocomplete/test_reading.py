@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from edgedec.autocomplete.reading import Reading
+from edgedec.autocomplete.reading import ReadPrompts
 
 
 def test_the_latest_documents_are_known() -> None:
-    reading = Reading()
+    reading = ReadPrompts()
     for n in [*range(10), 3]:
         reading.begin(f"{n}.txt", [n])
     assert list(reading.prompts) == [f"{n}.txt" for n in (2, 4, 5, 6, 7, 8, 9, 3)]
@@ -19,7 +19,7 @@ def test_the_latest_documents_are_known() -> None:
 
 @pytest.mark.usefixtures("quick_switches")
 def test_another_thread_may_ask_while_documents_are_read() -> None:
-    reading = Reading()
+    reading = ReadPrompts()
 
     def read() -> None:
         for n in range(20_000):

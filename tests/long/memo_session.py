@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.backends._whole_cache import WholeCache
+from edgedec.runtime.backends.whole_cache import WholeCache
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows

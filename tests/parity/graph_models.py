@@ -21,7 +21,7 @@ from edgedec.models.graph import (
     hidden_port,
     stats_port,
 )
-from edgedec.runtime.backends._model_facts import GraphToRun
+from edgedec.runtime.backends.model_facts import GraphToRun
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import Model
 from edgedec.targets.cpu.run_fused import FusedModel

@@ -17,7 +17,7 @@ from edgedec.export.pipeline import export
 from edgedec.kernels import has_library
 from edgedec.models.errors import BundleError, EdgedecError
 from edgedec.models.graph import STATE_LEVELS, STATE_PLACE
-from edgedec.runtime.backends._graph_checks import check_recurrent_layers
+from edgedec.runtime.backends.graph_checks import check_recurrent_layers
 from edgedec.runtime.sequences import state_checkpoints as checkpoints
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.prefill import feed

@@ -20,7 +20,7 @@ from edgedec.export.to_onnx.messages import save_model
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
-from edgedec.runtime.backends._model_facts import GraphToRun
+from edgedec.runtime.backends.model_facts import GraphToRun
 from edgedec.runtime.sequences.passes import Pass, run_passes
 from edgedec.runtime.sequences.prefill import feed, rewind
 from edgedec.runtime.sequences.sequence import TokenSequence

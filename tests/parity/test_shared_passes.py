@@ -17,7 +17,7 @@ from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
 from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
-from edgedec.runtime.backends._model_facts import GraphToRun
+from edgedec.runtime.backends.model_facts import GraphToRun
 from edgedec.runtime.sequences.passes import Pass, compute
 from edgedec.runtime.sequences.rows import Rows
 from edgedec.runtime.sequences.sequence import TokenSequence

@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.backends._whole_cache import WholeCache
+from edgedec.runtime.backends.whole_cache import WholeCache
 from edgedec.runtime.decoding.unmasking import MaskedModel
 from edgedec.runtime.drafting.drafter_parts import DrafterParts, Shared
 from edgedec.runtime.engine.engine import Engine

@@ -17,7 +17,7 @@ from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.cpu.run_kv_maps import FusedKVMaps
 from edgedec.training.kv_maps.kv_maps import write_kv_maps
-from edgedec.training.kv_maps.kv_progress import Reading
+from edgedec.training.kv_maps.kv_progress import CorpusWindows
 from edgedec.training.kv_maps.model_kv import ModelFitted, Reader, fit_model
 
 CONTEXT, VOCAB = 320, 83
@@ -45,7 +45,7 @@ class Pair:
             self.models.append(open_graph_model(own / "model.onnx", config, 2))
         rng = np.random.default_rng(3)
         windows = [[int(t) for t in rng.integers(0, VOCAB, 200)] for _ in range(12)]
-        self.fitted: ModelFitted = fit_model(*self.readers(), Reading(windows))
+        self.fitted: ModelFitted = fit_model(*self.readers(), CorpusWindows(windows))
         target, draft = self.configs
         name, _ = write_kv_maps(
             folder, "maps", draft, kv_format, self.fitted.maps, self.fitted.scales

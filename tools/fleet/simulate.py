@@ -29,7 +29,7 @@ from edgedec.apps.fleet.config import Cluster, Fleet
 from edgedec.apps.fleet.crew import gather_crew
 from edgedec.apps.fleet.keeper import CrewOptions
 from edgedec.apps.fleet.spread import spread
-from edgedec.apps.fleet.store import Answer, Task, TaskStore
+from edgedec.apps.fleet.store import Task, TaskResult, TaskStore
 from edgedec.apps.results.result import Quantity, Result, read_result, utc_now, write_result
 from edgedec.system.device import Device, read_state
 
@@ -69,7 +69,7 @@ async def simulate(n_hosts: int, n_tasks: int, folder: Path) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {}
     memory: list[float] = []
 
-    def on_answer(task: Task, answer: Answer) -> None:
+    def on_answer(task: Task, answer: TaskResult) -> None:
         seconds.setdefault(answer.host, []).append(answer.result)
         memory.append(memory_mb())
 

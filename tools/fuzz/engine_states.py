@@ -33,8 +33,8 @@ from tiny import make_bundle
 
 import edgedec
 from edgedec.models.errors import EdgedecError
-from edgedec.runtime.backends._kv_cache import PanelKVCache
-from edgedec.runtime.backends._ort import PassRunner
+from edgedec.runtime.backends.kv_cache import PanelKVCache
+from edgedec.runtime.backends.ort import PassRunner
 from edgedec.runtime.sequences import session_file as session_file
 
 N_STEPS = 20

@@ -19,7 +19,7 @@ from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.training.features.corpus import corpus_files, text_of
 from edgedec.training.kv_maps.kv_maps import LayerMaps
-from edgedec.training.kv_maps.kv_progress import Reading, ReadSoFar
+from edgedec.training.kv_maps.kv_progress import CorpusWindows, ReadSoFar
 
 WINDOW = 1024
 """Tokens that are read at once, as one text."""
@@ -61,7 +61,9 @@ def corpus_windows(
             yield tokens
 
 
-def fit(sequence: TokenSequence, config: ModelConfig, exit_layer: int, reading: Reading) -> Fitted:
+def fit(
+    sequence: TokenSequence, config: ModelConfig, exit_layer: int, reading: CorpusWindows
+) -> Fitted:
     """Returns maps from the hidden states behind ``exit_layer`` layers.
 
     Raises:

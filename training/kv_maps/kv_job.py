@@ -30,7 +30,7 @@ from edgedec.training.kv_maps.kv_check import (
     own_maps_check,
 )
 from edgedec.training.kv_maps.kv_entry import write_draft_maps, write_own_maps
-from edgedec.training.kv_maps.kv_progress import FitFile, Reading
+from edgedec.training.kv_maps.kv_progress import CorpusWindows, FitFile
 from edgedec.training.kv_maps.model_kv import Reader, fit_model
 from edgedec.training.options import check_exit
 
@@ -59,10 +59,12 @@ class KVJob:
         report: Progress,
         is_stopping: Callable[[], bool],
         file: FitFile,
-    ) -> Reading:
+    ) -> CorpusWindows:
         """Returns windows of the corpus, of ``context`` tokens at most, until ``is_stopping``."""
         windows = takewhile(lambda _: not is_stopping(), self._windows(engine, context))
-        return Reading(windows, lambda n_tokens: report("fit", n_tokens, self.max_tokens), file)
+        return CorpusWindows(
+            windows, lambda n_tokens: report("fit", n_tokens, self.max_tokens), file
+        )
 
     def held_out(self, engine: Engine) -> list[list[int]]:
         """Returns prompts from windows that maps are only measured with."""

@@ -63,7 +63,7 @@ Read = Callable[[list[int], ReadSoFar], Iterable[tuple[Float32, Float32]]]
 
 
 @dataclass(frozen=True)
-class Reading:
+class CorpusWindows:
     """Windows of a corpus to fit maps on.
 
     report: called with the tokens read so far. file: keeps that, and has what an earlier run read

@@ -14,7 +14,7 @@ from edgedec.runtime.sequences.plain_kv import plain_kv
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.training.kv_maps.kv_maps import Float32, LayerMaps, RidgeSums, Scales
-from edgedec.training.kv_maps.kv_progress import Reading, ReadSoFar
+from edgedec.training.kv_maps.kv_progress import CorpusWindows, ReadSoFar
 
 N_READ = 3
 """Layers of the one model that the keys and values of a layer of the other are predicted from."""
@@ -58,7 +58,7 @@ def nearest_layers(layer: int, n_layers: int, n_others: int) -> range:
     return range(first, first + n_read)
 
 
-def fit_model(origin: Reader, other: Reader, reading: Reading) -> ModelFitted:
+def fit_model(origin: Reader, other: Reader, reading: CorpusWindows) -> ModelFitted:
     """Returns maps from what ``origin`` keeps of a text to what ``other`` does.
 
     Raises:

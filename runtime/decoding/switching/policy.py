@@ -16,16 +16,16 @@ from edgedec.runtime.config.switching import BILD, MARGIN, SwitchConfig
 from edgedec.runtime.sequences.row_stats import RowStats
 
 
-class Model(StrEnum):
+class ModelRole(StrEnum):
     """One of the two models; the value is the origin its tokens are tagged with."""
 
     DRAFT = "draft"
     TARGET = "target"
 
     @property
-    def other(self) -> Model:
+    def other(self) -> ModelRole:
         """The other model of the pair."""
-        return Model.TARGET if self is Model.DRAFT else Model.DRAFT
+        return ModelRole.TARGET if self is ModelRole.DRAFT else ModelRole.DRAFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class SwitchPolicy(Protocol):
     def level(self) -> float:
         """The doubt that the latest choice was made by."""
 
-    def begin(self) -> Model:
+    def begin(self) -> ModelRole:
         """A new output starts; returns the model to give its first token."""
 
-    def observe(self, model: Model, signal: Signal) -> Model:
+    def observe(self, model: ModelRole, signal: Signal) -> ModelRole:
         """Takes in what ``model`` said of the next token; returns the model to go on with."""
 
 
@@ -91,7 +91,7 @@ class RollingPolicy:
         self._config = config
         self._by_margin = by_margin
         self._window: deque[float] = deque(maxlen=config.window)
-        self._active = Model.DRAFT
+        self._active = ModelRole.DRAFT
         self._dwell = 0
         self._needed = 0
 
@@ -100,14 +100,14 @@ class RollingPolicy:
         """Mean over the window."""
         return math.fsum(self._window) / len(self._window) if self._window else 0.0
 
-    def begin(self) -> Model:
+    def begin(self) -> ModelRole:
         self._window.clear()
-        self._active = Model.TARGET if self._threshold < 0 else Model.DRAFT
+        self._active = ModelRole.TARGET if self._threshold < 0 else ModelRole.DRAFT
         self._dwell = 0
         self._needed = min(self._config.window, self._config.dwell)
         return self._active
 
-    def observe(self, model: Model, signal: Signal) -> Model:
+    def observe(self, model: ModelRole, signal: Signal) -> ModelRole:
         if self._dwell == 0 and self._config.reset_window:
             self._window.clear()
         self._window.append(1 - signal.margin if self._by_margin else signal.entropy)
@@ -118,10 +118,10 @@ class RollingPolicy:
             self._needed = self._config.dwell
         return self._active
 
-    def _next_model(self) -> Model:
-        is_target = self._active is Model.TARGET
+    def _next_model(self) -> ModelRole:
+        is_target = self._active is ModelRole.TARGET
         threshold = self._threshold * (self._config.hysteresis if is_target else 1.0)
-        return Model.TARGET if self.level > threshold else Model.DRAFT
+        return ModelRole.TARGET if self.level > threshold else ModelRole.DRAFT
 
 
 class BigLittlePolicy:
@@ -138,14 +138,14 @@ class BigLittlePolicy:
         self._fallback = fallback
         self.level = 0.0
 
-    def begin(self) -> Model:
+    def begin(self) -> ModelRole:
         self.level = 0.0
-        return Model.DRAFT
+        return ModelRole.DRAFT
 
-    def observe(self, model: Model, signal: Signal) -> Model:
+    def observe(self, model: ModelRole, signal: Signal) -> ModelRole:
         self.level = 1 - signal.top_prob
-        is_unsure = model is Model.DRAFT and signal.top_prob < self._fallback
-        return Model.TARGET if is_unsure else Model.DRAFT
+        is_unsure = model is ModelRole.DRAFT and signal.top_prob < self._fallback
+        return ModelRole.TARGET if is_unsure else ModelRole.DRAFT
 
 
 def make_policy(config: SwitchConfig) -> SwitchPolicy:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from edgedec.runtime.decoding.switching.paired_model import CatchUp, PassCounts
-from edgedec.runtime.decoding.switching.policy import Model
+from edgedec.runtime.decoding.switching.policy import ModelRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Switch:
     """
 
     position: int
-    model: Model
+    model: ModelRole
     doubt: Doubt
     catch_up: CatchUp
 
@@ -53,11 +53,11 @@ class SwitchLog:
     tags: the model of each token. n_dropped: predictions of the draft model that were not kept.
     """
 
-    tags: list[Model] = field(default_factory=list)
+    tags: list[ModelRole] = field(default_factory=list)
     switches: list[Switch] = field(default_factory=list)
     n_dropped: int = 0
 
-    def add(self, model: Model, doubt: Doubt, catch_up: CatchUp) -> None:
+    def add(self, model: ModelRole, doubt: Doubt, catch_up: CatchUp) -> None:
         """Notes the model of the next token; the rest matters where it differs from the last."""
         if self.tags and self.tags[-1] is not model:
             self.switches.append(Switch(len(self.tags), model, doubt, catch_up))
@@ -80,7 +80,7 @@ class SwitchLog:
 
         Source: Entropy Adaptive Decoding (arXiv 2502.06833), whose savings are 1 - cost_paper.
         """
-        n_target = self.tags.count(Model.TARGET)
+        n_target = self.tags.count(ModelRole.TARGET)
         share = n_target / len(self.tags) if self.tags else 0.0
         cost = None if size_ratio is None else share + (1 - share) * size_ratio
         return {
@@ -91,6 +91,6 @@ class SwitchLog:
             "n_switches": len(self.switches),
             "n_dropped": self.n_dropped,
             "cost_paper": cost,
-            "passes": {str(Model.DRAFT): asdict(draft), str(Model.TARGET): asdict(target)},
+            "passes": {str(ModelRole.DRAFT): asdict(draft), str(ModelRole.TARGET): asdict(target)},
             "log": [switch.to_dict() for switch in self.switches],
         }

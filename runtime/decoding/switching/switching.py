@@ -23,7 +23,7 @@ from edgedec.runtime.config.switching import REPAIR, TRUST, SwitchConfig
 from edgedec.runtime.decoding.strategy import DecodeState, Decoding, DecodingStrategy, StepResult
 from edgedec.runtime.decoding.switching.lookup_chains import LookupChains
 from edgedec.runtime.decoding.switching.paired_model import CatchUp, PairedModel
-from edgedec.runtime.decoding.switching.policy import Model, Signal, SwitchPolicy, make_policy
+from edgedec.runtime.decoding.switching.policy import ModelRole, Signal, SwitchPolicy, make_policy
 from edgedec.runtime.decoding.switching.rollback import judge, not_unlikely
 from edgedec.runtime.decoding.switching.switch_log import Doubt, SwitchLog
 from edgedec.runtime.drafting.draft_role import DraftRole
@@ -100,8 +100,8 @@ class SwitchedDecoding(Decoding):
         self._chains = chains
         self._draft = method.draft.take(state.tokens, state.config.prefix_group)
         self._models = {
-            Model.DRAFT: PairedModel(self._draft, state.n_prompt),
-            Model.TARGET: PairedModel(state.sequence, state.n_prompt),
+            ModelRole.DRAFT: PairedModel(self._draft, state.n_prompt),
+            ModelRole.TARGET: PairedModel(state.sequence, state.n_prompt),
         }
         self._log = SwitchLog()
         self._active = policy.begin()
@@ -119,7 +119,9 @@ class SwitchedDecoding(Decoding):
     def end(self) -> None:
         state = self._state
         n_emitted, tags = len(state.tokens) - state.n_prompt, self._log.tags
-        if tags and tags[-1] is Model.DRAFT:  # what was discarded is of no pass of the target model
+        if (
+            tags and tags[-1] is ModelRole.DRAFT
+        ):  # what was discarded is of no pass of the target model
             state.stats.n_pass_tokens += len(tags) - n_emitted
         self._log.cut(n_emitted)
         for model in self._models.values():
@@ -144,12 +146,14 @@ class SwitchedDecoding(Decoding):
         policy_ms: spent on reading off doubt, deciding and tagging, between the passes. n_copied:
         tokens that were looked up in the text before a model said them.
         """
-        counts = {m: self._models[m].counts for m in Model}
+        counts = {m: self._models[m].counts for m in ModelRole}
         return {
             "setting": self._setting.to_dict(),
             "policy_ms": 1000 * self._policy_s,
             "n_copied": self._n_copied,
-            **self._log.summary(counts[Model.DRAFT], counts[Model.TARGET], self._method.size_ratio),
+            **self._log.summary(
+                counts[ModelRole.DRAFT], counts[ModelRole.TARGET], self._method.size_ratio
+            ),
         }
 
     def explain(self) -> list[str]:
@@ -174,11 +178,11 @@ class SwitchedDecoding(Decoding):
     def _trust(self, noise: Noise) -> Passes[StepResult]:
         """Returns the next token, of whichever model is to give it."""
         state = self._state
-        if self._active is Model.DRAFT and (n_may := self._n_draft_may()) > 0:
+        if self._active is ModelRole.DRAFT and (n_may := self._n_draft_may()) > 0:
             words = yield from self._say(noise, (), min(n_may, state.n_left))
             if words:
                 state.take_rows()  # of the target model, which was not asked
-                return self._tagged(Model.DRAFT, words, self._models[Model.DRAFT].latest)
+                return self._tagged(ModelRole.DRAFT, words, self._models[ModelRole.DRAFT].latest)
         return (yield from self._ask_target(noise))
 
     def _run_and_judge(self, noise: Noise) -> Passes[StepResult]:
@@ -190,21 +194,23 @@ class SwitchedDecoding(Decoding):
         if not len(run.tree):
             return (yield from self._ask_target(noise))
         pending = [node.token for node in run.tree.nodes]
-        doubt, target = self._doubt, self._models[Model.TARGET]
+        doubt, target = self._doubt, self._models[ModelRole.TARGET]
         forgives = self._method.forgives
         text, with_logits = [*state.tokens, *pending], forgives is not None or state.needs_logits
         rows = yield from target.rows_after(text, len(pending) + 1, with_logits)
         n_kept, token = judge(state, rows, pending, noise, forgives)
-        self._observe(Model.TARGET, rows, n_kept)
+        self._observe(ModelRole.TARGET, rows, n_kept)
         self._rewind(len(state.tokens) + n_kept)
         self._count_run(run, n_kept)
-        self._tag(Model.TARGET, doubt, target.latest)
-        return StepResult((*pending[:n_kept], token), (*[Model.DRAFT] * n_kept, Model.TARGET))
+        self._tag(ModelRole.TARGET, doubt, target.latest)
+        return StepResult(
+            (*pending[:n_kept], token), (*[ModelRole.DRAFT] * n_kept, ModelRole.TARGET)
+        )
 
     def _ask_target(self, noise: Noise) -> Passes[StepResult]:
         """Returns the target model's next token, after those looked up that are its own."""
         state = self._state
-        target, catch_up = self._models[Model.TARGET], CatchUp()
+        target, catch_up = self._models[ModelRole.TARGET], CatchUp()
         rows, copied = state.take_rows(), list[int]()  # prefill left the row of the prompt
         is_prefilled = rows is not None
         if rows is None:
@@ -214,18 +220,18 @@ class SwitchedDecoding(Decoding):
             text, n_copied = [*state.tokens, *copied], len(copied)
             rows = yield from target.rows_after(text, 1 + n_copied, state.needs_logits, n_copied)
             catch_up = target.latest
-        words = self._words(noise, Model.TARGET, rows, copied)
+        words = self._words(noise, ModelRole.TARGET, rows, copied)
         state.stats.n_passes += not is_prefilled
         state.stats.n_pass_tokens += 0 if is_prefilled else len(words)
         state.stats.n_copied += len(words) - 1
-        return self._tagged(Model.TARGET, words, catch_up)
+        return self._tagged(ModelRole.TARGET, words, catch_up)
 
     def _run(self, noise: Noise) -> Passes[_Run]:
         """Returns what the draft model says, as far as policy, request and contexts allow."""
-        state, draft = self._state, self._models[Model.DRAFT]
+        state, draft = self._state, self._models[ModelRole.DRAFT]
         run, text = _Run(self._doubt), list(state.tokens)
         limit = min(self._setting.max_run, state.n_left - 1, self._n_draft_may())
-        while self._active is Model.DRAFT and len(run.tree) < limit:
+        while self._active is ModelRole.DRAFT and len(run.tree) < limit:
             pending = text[len(state.tokens) :]
             words = yield from self._say(noise, pending, limit - len(run.tree))
             if not len(run.tree):
@@ -235,7 +241,7 @@ class SwitchedDecoding(Decoding):
                 if word.token in state.stop_token_ids:
                     self._log.n_dropped += 1
                     return run
-                run.tree.add(word.token, len(run.tree) - 1, word.probability, Model.DRAFT)
+                run.tree.add(word.token, len(run.tree) - 1, word.probability, ModelRole.DRAFT)
                 text.append(word.token)
             if not words:
                 break
@@ -250,12 +256,12 @@ class SwitchedDecoding(Decoding):
         copied = [] if pending else self._looked_up(noise, self._draft, limit - 1)
         text = [*self._state.tokens, *pending, *copied]
         rows = yield from self._draft_rows(text, len(copied))
-        return self._words(noise, Model.DRAFT, rows, copied, pending)
+        return self._words(noise, ModelRole.DRAFT, rows, copied, pending)
 
     def _words(
         self,
         noise: Noise,
-        model: Model,
+        model: ModelRole,
         rows: Rows,
         copied: Sequence[int],
         pending: Sequence[int] = (),
@@ -292,7 +298,7 @@ class SwitchedDecoding(Decoding):
         state.stats.draft_ms += 1000 * (time.perf_counter() - started_s)
         return chain
 
-    def _tagged(self, model: Model, words: Sequence[_Word], catch_up: CatchUp) -> StepResult:
+    def _tagged(self, model: ModelRole, words: Sequence[_Word], catch_up: CatchUp) -> StepResult:
         """Returns a step of ``words``, noted in the log."""
         for word in words:
             self._tag(model, word.doubt, catch_up)
@@ -303,14 +309,14 @@ class SwitchedDecoding(Decoding):
         evaluated = range(min(n_kept + 1, n_run))
         state.stats.count_pass(run.tree, evaluated, range(n_kept), n_kept == n_run)
         state.stats.draft_ms += run.ms
-        state.stats.verify_ms += self._models[Model.TARGET].latest.ms
+        state.stats.verify_ms += self._models[ModelRole.TARGET].latest.ms
         self._log.n_dropped += n_run - n_kept
         for _ in range(n_kept):
-            self._tag(Model.DRAFT, run.doubt, run.catch_up)
+            self._tag(ModelRole.DRAFT, run.doubt, run.catch_up)
 
     def _draft_rows(self, text: Sequence[int], n_drafted: int) -> Passes[Rows]:
         """Returns the draft model's rows after ``text`` without its drafts, and after each."""
-        draft, needs_logits = self._models[Model.DRAFT], self._state.needs_logits
+        draft, needs_logits = self._models[ModelRole.DRAFT], self._state.needs_logits
         rows = yield from draft.rows_after(text, 1 + n_drafted, needs_logits, n_drafted)
         return widened(rows, self._state.sequence.vocab_size)
 
@@ -318,19 +324,19 @@ class SwitchedDecoding(Decoding):
         """Returns how many tokens the draft model's context lets it say yet."""
         return self._draft.context - len(self._state.tokens) + 1
 
-    def _observe(self, model: Model, rows: Rows, index: int) -> Signal:
+    def _observe(self, model: ModelRole, rows: Rows, index: int) -> Signal:
         """Tells the policy of a prediction; the model to go on with is active then."""
         started_s = time.perf_counter()
         signal = Signal.of(rows.stats, index)
         self._active = self._policy.observe(model, signal)
         self._is_discarded = (
-            model is Model.DRAFT and self._active is Model.TARGET and self._policy.discards
+            model is ModelRole.DRAFT and self._active is ModelRole.TARGET and self._policy.discards
         )
         self._doubt = Doubt(signal.entropy, self._policy.level)
         self._policy_s += time.perf_counter() - started_s
         return signal
 
-    def _tag(self, model: Model, doubt: Doubt, catch_up: CatchUp) -> None:
+    def _tag(self, model: ModelRole, doubt: Doubt, catch_up: CatchUp) -> None:
         started_s = time.perf_counter()
         self._log.add(model, doubt, catch_up)
         self._policy_s += time.perf_counter() - started_s

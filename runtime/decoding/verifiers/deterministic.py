@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edgedec.runtime.decoding.verifiers.verifier import (
     Chance,
-    Choice,
+    SiblingVerdict,
     TargetChoices,
     Verdict,
     walk,
@@ -32,7 +32,7 @@ class Deterministic:
     is_exact = False
 
     def verify(self, tree: DraftTree, target: TargetChoices, chance: Chance) -> Verdict:
-        def choose(node: int, siblings: Sequence[int]) -> Choice:
+        def choose(node: int, siblings: Sequence[int]) -> SiblingVerdict:
             return judge_siblings(
                 target.distribution(node), siblings, chance, target.position(node)
             )
@@ -42,7 +42,7 @@ class Deterministic:
 
 def judge_siblings(
     distribution: Survivors, siblings: Sequence[int], chance: Chance, position: int
-) -> Choice:
+) -> SiblingVerdict:
     """Returns the next token of ``distribution``, by trying ``siblings`` one after the other.
 
     A sibling is accepted with its share of the remaining probability. A rejected one keeps none.
@@ -53,9 +53,11 @@ def judge_siblings(
         if at is None:
             continue
         if chance.accepts(position, i, float(residual[at])):
-            return Choice(token, i, i + 1)
+            return SiblingVerdict(token, i, i + 1)
         residual = without(residual, at)
-    return Choice(int(distribution.ids[chance.draws(position, residual)]), None, len(siblings))
+    return SiblingVerdict(
+        int(distribution.ids[chance.draws(position, residual)]), None, len(siblings)
+    )
 
 
 def index_of(distribution: Survivors, token: int) -> int | None:

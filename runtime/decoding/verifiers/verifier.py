@@ -87,7 +87,7 @@ class Verifier(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SiblingVerdict:
     """What became of the siblings after one node.
 
     token: the next token, be it a sibling's or not.
@@ -100,7 +100,7 @@ class Choice:
     n_tried: int
 
 
-Choose = Callable[[int, Sequence[int]], Choice]
+Choose = Callable[[int, Sequence[int]], SiblingVerdict]
 """Called with a node and the tokens of its children, in the order to be tried."""
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.apps.fleet.store import Answer, Task, TaskStore
+from edgedec.apps.fleet.store import Task, TaskResult, TaskStore
 from edgedec.models.errors import ConfigError, EdgedecError
 
 _TASK = Task({"kind": "eval", "index": 3})
-_ANSWER = Answer("pi5", {"passed": 1.0}, {"max_celsius": 61.0}, {"model": "Pi 5"})
+_ANSWER = TaskResult("pi5", {"passed": 1.0}, {"max_celsius": 61.0}, {"model": "Pi 5"})
 
 
 def the_file(folder: Path) -> Path:

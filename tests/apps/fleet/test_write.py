@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edgedec import kernels
-from edgedec.apps.fleet.store import Answer, Task
+from edgedec.apps.fleet.store import Task, TaskResult
 from edgedec.apps.fleet.write import _check, _Texts
 from edgedec.models.errors import EdgedecError
 from edgedec.runtime.opening.load import load
@@ -66,7 +66,7 @@ def test_there_are_as_many_groups_as_texts_are_long() -> None:
     texts = _Texts(itertools.repeat([1, 2]), {"kind": "write"})
     assert texts.n_missing(192 * 8 * 3) == 3
     (task,) = texts.add_groups(1)
-    texts.answers[task.key] = Answer("one", [[1, 2] + [3] * 10] * 8, {}, {})
+    texts.answers[task.key] = TaskResult("one", [[1, 2] + [3] * 10] * 8, {}, {})
     assert texts.n_missing(12 * 8) == 0
     assert texts.n_missing(12 * 8 * 3) == 2
     ending = _Texts(iter([[1]] * 9), {"kind": "write"})
@@ -77,7 +77,7 @@ def test_texts_end_before_one_that_is_missing() -> None:
     texts = _Texts(itertools.repeat([1]), {"kind": "write"})
     first, _, third = texts.add_groups(3)
     for task in (first, third):
-        texts.answers[task.key] = Answer("one", [[1, 2]] * 8, {}, {})
+        texts.answers[task.key] = TaskResult("one", [[1, 2]] * 8, {}, {})
     assert len(list(texts.written())) == 8
 
 
@@ -87,5 +87,5 @@ def test_texts_end_before_one_that_is_missing() -> None:
 def test_what_is_no_answer_is_refused(sent: Any) -> None:
     task = Task({"kind": "write", "prompts": [[1], [1]]})
     with pytest.raises(EdgedecError, match="one sent what are no answers"):
-        _check(task, Answer("one", sent, {}, {}), 9)
-    _check(task, Answer("one", [[1, 8], [1]], {}, {}), 9)
+        _check(task, TaskResult("one", sent, {}, {}), 9)
+    _check(task, TaskResult("one", [[1, 8], [1]], {}, {}), 9)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.apps.measuring.disturbance import Window
+from edgedec.apps.measuring.disturbance import MeasuringWindow
 from edgedec.apps.measuring.summary import summarize
 from edgedec.models.errors import ConfigError
 from edgedec.system.cpu_times import read_cpu_times
@@ -57,10 +57,10 @@ def test_no_cpu_times_where_the_system_does_not_tell(tmp_path: Path) -> None:
 
 
 def test_windows_add_up() -> None:
-    whole = Window(2.0, 1.0, 0.5, 0.0, 0.0) + Window(2.0, 1.0, 0.0, 0.5, 0.6)
-    assert whole == Window(4.0, 2.0, 0.5, 0.5, 0.6)
+    whole = MeasuringWindow(2.0, 1.0, 0.5, 0.0, 0.0) + MeasuringWindow(2.0, 1.0, 0.0, 0.5, 0.6)
+    assert whole == MeasuringWindow(4.0, 2.0, 0.5, 0.5, 0.6)
     assert whole.lost_share == pytest.approx(0.1)
-    assert Window(0.0, 0.0, 1.0, 0.0, 0.0).lost_share == 0
+    assert MeasuringWindow(0.0, 0.0, 1.0, 0.0, 0.0).lost_share == 0
 
 
 def make_zone(folder: Path, name: str, microjoules: int) -> Path:

@@ -21,7 +21,7 @@ from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.families import matrices
 from edgedec.models.graph import GraphContract
 from edgedec.models.reference import ReferenceModel
-from edgedec.runtime.backends._model_facts import GraphToRun
+from edgedec.runtime.backends.model_facts import GraphToRun
 from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.sequence import TokenSequence

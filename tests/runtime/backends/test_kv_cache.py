@@ -13,12 +13,12 @@ import pytest
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.kv_formats import KV_PANEL, kv_formats_of, kv_row_nbytes
-from edgedec.runtime.backends._kv_cache import (
+from edgedec.runtime.backends.kv_cache import (
     PanelArena,
     PanelKVCache,
     lazy_zeros,
 )
-from edgedec.runtime.backends._slots import Run
+from edgedec.runtime.backends.slots import SlotRun
 from edgedec.system import _linux
 
 D = 4
@@ -130,7 +130,7 @@ def test_slots_of_an_arena_are_apart(kv_format: str) -> None:
 
 def test_places_of_a_text_in_several_slots_are_rows_of_sequences() -> None:
     text = PanelKVCache(PanelArena(CONFIG, 50, n_slots=3), 1)
-    text.lie_in((Run(0, 3), Run(1, 4)))
+    text.lie_in((SlotRun(0, 3), SlotRun(1, 4)))
     assert text.places == (0, 3, -1, 0, 0, 7, 1)
 
 

@@ -29,7 +29,7 @@ from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
-from edgedec.runtime.backends._model_facts import GraphToRun
+from edgedec.runtime.backends.model_facts import GraphToRun
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.targets.portable.run_portable import PortableModel

@@ -9,7 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from edgedec.runtime.backends._ort import open_graph
+from edgedec.runtime.backends.ort import open_graph
 
 
 def test_a_kernel_that_fails_prints_nothing(

@@ -23,7 +23,7 @@ from onnx import TensorProto, helper
 from edgedec.models.bundle_files import file_sha256
 from edgedec.models.errors import SessionError
 from edgedec.runtime.backends import running_passes as running_passes
-from edgedec.runtime.backends._ort import PassRunner, open_graph
+from edgedec.runtime.backends.ort import PassRunner, open_graph
 
 from ...passes_reported import TELLING_PASSES, wait_for_passes
 from ..engine.test_scheduler import TIMEOUT_S, wait_until

@@ -7,7 +7,7 @@ import pytest
 
 from edgedec.models.errors import SessionError
 from edgedec.models.kv_formats import KV_PANEL
-from edgedec.runtime.backends._slots import SLOTS_EACH, Slots, TextSlots
+from edgedec.runtime.backends.slots import SLOTS_EACH, Slots, TextSlots
 
 N_PANELS, N_TEXTS = 6, 5
 N_ROWS = N_PANELS * KV_PANEL

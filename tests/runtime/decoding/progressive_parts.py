@@ -28,7 +28,7 @@ from edgedec.runtime.text.text_stream import TextStream
 from edgedec.targets.cpu.run_kv_maps import FusedKVMaps
 from edgedec.training.kv_maps.fit_maps import Fitted, fit
 from edgedec.training.kv_maps.kv_maps import write_kv_maps
-from edgedec.training.kv_maps.kv_progress import Reading
+from edgedec.training.kv_maps.kv_progress import CorpusWindows
 
 from ..conftest import OnePool
 from ..draft_toys import Numerals
@@ -63,7 +63,7 @@ class Parts:
         self.source, self.model = source, open_graph_model(folder / "model.onnx", config, 2)
         rng = np.random.default_rng(3)
         windows = [[int(t) for t in rng.integers(0, 83, 200)] for _ in range(12)]
-        self.fitted: Fitted = fit(self.sequence(), config, DEPTH, Reading(windows))
+        self.fitted: Fitted = fit(self.sequence(), config, DEPTH, CorpusWindows(windows))
         name, _ = write_kv_maps(folder, "maps", config, kv_format, self.fitted.maps)
         self.maps = FusedKVMaps(
             folder / name, DEPTH, config.hidden_size, 2, ("CPUExecutionProvider",)

@@ -34,7 +34,7 @@ from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.sequences.prefill import ExactPrefiller, PrefillRequest
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.runtime.text.token_map import TokenMap
-from edgedec.training.kv_maps.kv_progress import Reading
+from edgedec.training.kv_maps.kv_progress import CorpusWindows
 from edgedec.training.kv_maps.model_kv import fit_model, nearest_layers
 
 from ..draft_toys import SAMPLINGS
@@ -256,4 +256,4 @@ def test_predicted_tokens_that_cannot_be_appended(pair: Pair) -> None:
 
 def test_few_tokens_cannot_be_fitted(pair: Pair) -> None:
     with pytest.raises(ConfigError, match="the corpus has 46 tokens, too few to fit maps from"):
-        fit_model(*pair.readers(), Reading([PROMPT[:50]]))
+        fit_model(*pair.readers(), CorpusWindows([PROMPT[:50]]))

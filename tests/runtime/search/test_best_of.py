@@ -17,8 +17,8 @@ from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.sampling.logprobs import TokenLogprob
 from edgedec.runtime.search.answers import code_of, short_answer
 from edgedec.runtime.search.best_of import (
+    BestChoice,
     ByTests,
-    Choice,
     Iterate,
     Likelihood,
     Pruned,
@@ -223,7 +223,7 @@ def test_tests_that_hang_are_ended() -> None:
 
 
 class Failing:
-    def choose(self, tries: Sequence[GenerationResult]) -> Choice:
+    def choose(self, tries: Sequence[GenerationResult]) -> BestChoice:
         raise OSError("the chooser went away")
 
 

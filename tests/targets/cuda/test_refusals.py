@@ -35,7 +35,7 @@ from edgedec.models.graph import (
     KVLayout,
 )
 from edgedec.models.weights import WeightSource
-from edgedec.runtime.backends._model_facts import GraphToRun
+from edgedec.runtime.backends.model_facts import GraphToRun
 from edgedec.runtime.backends.trust import trust
 from edgedec.targets.cuda import run_cuda, run_report
 

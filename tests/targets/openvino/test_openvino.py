@@ -26,7 +26,7 @@ from edgedec.models.position_tables import PositionTables
 from edgedec.models.reference import ReferenceModel
 from edgedec.models.static_passes import BUCKETS, StaticPass
 from edgedec.runtime.backends import running_passes as running_passes
-from edgedec.runtime.backends._static_cache import parts_of
+from edgedec.runtime.backends.static_cache import parts_of
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree

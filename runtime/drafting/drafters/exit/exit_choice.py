@@ -17,7 +17,7 @@ _MAX_SHARE = 0.02  # of the time of all rounds may go into finding out
 
 
 @dataclass(frozen=True)
-class Choice:
+class ExitDepth:
     """An exit, and the most levels worth drafting with it."""
 
     layer: int
@@ -38,13 +38,13 @@ class ExitChoice:
         """Returns how often the exit behind ``layer`` guesses what the model says."""
         return self._right[layer] / self._n_asked[layer]
 
-    def choose(self, depth: int) -> Choice:
+    def choose(self, depth: int) -> ExitDepth:
         """Returns the exit and length that promise most tokens for their time.
 
         depth: most levels, at least 1.
         """
         choices = [
-            Choice(layer, levels)
+            ExitDepth(layer, levels)
             for layer in self._costs
             for levels in range(1, min(depth, MAX_DEPTH) + 1)
         ]
@@ -69,7 +69,7 @@ class ExitChoice:
         """Whether asking all exits again takes no more than its share of the time."""
         return self._spent_ms + self._last_ms <= _MAX_SHARE * self._rounds_ms
 
-    def _worth(self, choice: Choice) -> float:
+    def _worth(self, choice: ExitDepth) -> float:
         a, levels = self.rate(choice.layer), choice.depth
         n_tokens = sum(a**depth for depth in range(levels + 1))
         return n_tokens / (levels * self._costs[choice.layer] + 1 + _ROW * levels)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from edgedec.models.errors import ConfigError
-from edgedec.runtime.decoding.switching.policy import Model, Signal
+from edgedec.runtime.decoding.switching.policy import ModelRole, Signal
 
 
 class ReplayPolicy:
@@ -15,7 +15,7 @@ class ReplayPolicy:
 
     discards = False
 
-    def __init__(self, first: Model, switches: Sequence[tuple[int, Model]]) -> None:
+    def __init__(self, first: ModelRole, switches: Sequence[tuple[int, ModelRole]]) -> None:
         """Takes the first token's model, and at which tokens of the output which one took over."""
         self._positions = [position for position, _ in switches]
         if self._positions != sorted(set(self._positions)):
@@ -29,16 +29,16 @@ class ReplayPolicy:
         """Returns the replay of what `Switching.summary` said."""
         log = summary["log"]
         assert isinstance(log, list)
-        switches = [(entry["position"], Model(entry["to"])) for entry in log]
-        return cls(Model(str(summary["first"])), switches)
+        switches = [(entry["position"], ModelRole(entry["to"])) for entry in log]
+        return cls(ModelRole(str(summary["first"])), switches)
 
-    def begin(self) -> Model:
+    def begin(self) -> ModelRole:
         self._n_tokens = 0
         return self._model_at(0)
 
-    def observe(self, model: Model, signal: Signal) -> Model:
+    def observe(self, model: ModelRole, signal: Signal) -> ModelRole:
         self._n_tokens += 1
         return self._model_at(self._n_tokens)
 
-    def _model_at(self, position: int) -> Model:
+    def _model_at(self, position: int) -> ModelRole:
         return self._models[bisect.bisect_right(self._positions, position)]

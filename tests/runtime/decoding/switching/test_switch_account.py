@@ -12,7 +12,7 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.switching import switching as module
 from edgedec.runtime.decoding.switching.lookup_chains import LookupChains
-from edgedec.runtime.decoding.switching.policy import Model, RollingPolicy, Signal
+from edgedec.runtime.decoding.switching.policy import ModelRole, RollingPolicy, Signal
 from edgedec.runtime.decoding.switching.switching import Switching, widened
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.engine.result import GenerationResult
@@ -66,7 +66,7 @@ class Counting(RollingPolicy):
 
     n_reported = 0
 
-    def observe(self, model: Model, signal: Signal) -> Model:
+    def observe(self, model: ModelRole, signal: Signal) -> ModelRole:
         self.n_reported += 1
         return super().observe(model, signal)
 

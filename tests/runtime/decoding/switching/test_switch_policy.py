@@ -16,7 +16,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.switching.policy import (
-    Model,
+    ModelRole,
     RollingPolicy,
     Signal,
     SwitchPolicy,
@@ -26,7 +26,7 @@ from edgedec.runtime.sequences.row_stats import RowStats
 
 from .replay import ReplayPolicy
 
-DRAFT, TARGET = Model.DRAFT, Model.TARGET
+DRAFT, TARGET = ModelRole.DRAFT, ModelRole.TARGET
 FINITE = st.floats(0.0, 17.0)
 
 
@@ -34,7 +34,7 @@ def signal(entropy: float = 0.0, margin: float = 1.0, top_prob: float = 1.0) -> 
     return Signal(entropy, margin, top_prob)
 
 
-def choices(policy: SwitchPolicy, doubts: list[float]) -> list[Model]:
+def choices(policy: SwitchPolicy, doubts: list[float]) -> list[ModelRole]:
     """Returns the model of every token, as decoding would ask for them."""
     models = [policy.begin()]
     for doubt in doubts:
@@ -85,7 +85,7 @@ def test_rolling_against_its_definition(
 
 @given(st.lists(FINITE, max_size=60), st.integers(1, 9), st.integers(1, 9))
 def test_extreme_thresholds_never_switch(doubts: list[float], window: int, dwell: int) -> None:
-    def run(threshold: float, policy: str = "ead") -> set[Model]:
+    def run(threshold: float, policy: str = "ead") -> set[ModelRole]:
         config = SwitchConfig(policy=policy, threshold=threshold, window=window, dwell=dwell)
         return set(choices(make_policy(config), doubts))
 

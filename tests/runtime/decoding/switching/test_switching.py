@@ -15,7 +15,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.config.switching import SwitchConfig
 from edgedec.runtime.decoding.switching.paired_model import PairedModel
-from edgedec.runtime.decoding.switching.policy import Model, Signal, make_policy
+from edgedec.runtime.decoding.switching.policy import ModelRole, Signal, make_policy
 from edgedec.runtime.decoding.switching.rollback import surprise
 from edgedec.runtime.decoding.switching.switching import Switching
 from edgedec.runtime.engine.result import GenerationResult
@@ -166,10 +166,10 @@ def test_replay_gives_the_same_text(setting: str, mode: str, sampling: SamplingC
 @pytest.mark.parametrize("mode", ["trust", "repair", "verify"])
 def test_the_policy_hears_of_every_row_that_the_target_model_says_a_token_by(mode: str) -> None:
     setting = f"ead:threshold=2.0,window=3,dwell=2,mode={mode}"
-    policy, heard = make_policy(SwitchConfig.parse(setting)), list[tuple[Model, float]]()
+    policy, heard = make_policy(SwitchConfig.parse(setting)), list[tuple[ModelRole, float]]()
     observe = policy.observe
 
-    def noted(model: Model, signal: Signal) -> Model:
+    def noted(model: ModelRole, signal: Signal) -> ModelRole:
         heard.append((model, signal.entropy))
         return observe(model, signal)
 
@@ -181,7 +181,7 @@ def test_the_policy_hears_of_every_row_that_the_target_model_says_a_token_by(mod
         log_probs = row - row.max() - np.log(np.exp(row - row.max()).sum())
         if tag == "target":
             expected.append(-(np.exp(log_probs) * log_probs).sum() / np.log(2))
-    of_target = [entropy for model, entropy in heard if model is Model.TARGET]
+    of_target = [entropy for model, entropy in heard if model is ModelRole.TARGET]
     assert of_target == pytest.approx(expected, rel=1e-4)
     assert len(expected) > 5
 

@@ -21,7 +21,7 @@ from edgedec.models.graph import (
     hidden_port,
     stats_port,
 )
-from edgedec.runtime.backends._pass_arrays import PassArrays, PassShape
+from edgedec.runtime.backends.pass_arrays import PassArrays, PassShape
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Float32, MtpRows, Rows
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import RECURRENT_PAST, RECURRENT_ROWS, STATE_PLACE, STATES, KVLayout
-from edgedec.runtime.backends._kv_cache import Array, lazy_zeros
+from edgedec.runtime.backends.kv_cache import Array, lazy_zeros
 from edgedec.runtime.sequences.state import TOGETHER, KVRows
 from edgedec.runtime.sequences.state_checkpoints import Checkpoints
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -26,7 +26,7 @@ _MAX_DRAFTS = 32
 """Rows of a chain that may be drafts; longer ones are read from a prompt, and stay."""
 
 
-class Reading(NamedTuple):
+class StateRead(NamedTuple):
     """What a pass reads: a state of all layers behind ``base`` tokens, and rows from there on.
 
     writes_last: the state that it writes is the one behind its last node.
@@ -137,13 +137,13 @@ class RecurrentState:
         self._written = _Writing(entry, n_past + node + 1)
         self._place[:] = base, read, node, entry
 
-    def reading(self) -> Reading:
+    def reading(self) -> StateRead:
         """Returns what the pass that has begun reads, for graphs that take copies."""
         if not self.has_states:
-            return Reading(int(self._past[0]), self._states[:, 0], False)
+            return StateRead(int(self._past[0]), self._states[:, 0], False)
         base, read, node, _ = self._place.tolist()
         states = self._states[:, read] if read >= 0 else np.zeros_like(self._states[:, 0])
-        return Reading(base, states, node >= 0)
+        return StateRead(base, states, node >= 0)
 
     def rows_between(self, start: int, stop: int) -> Array:
         """Returns copies of the rows of these tokens, zeros of those before the text.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.runtime.backends._model_facts import ModelFacts
+from edgedec.runtime.backends.model_facts import ModelFacts
 from edgedec.runtime.sequences.model import SequenceState
 
 

@@ -20,7 +20,7 @@ from edgedec.models.graph import (
     state_port,
 )
 from edgedec.models.recurrence import conv_taps, state_walk
-from edgedec.runtime.backends._recurrent import RecurrentState
+from edgedec.runtime.backends.recurrent import RecurrentState
 from edgedec.runtime.sequences.token_tree import TokenTree
 
 Array = npt.NDArray[Any]

@@ -9,8 +9,8 @@ from weakref import finalize
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import K_CACHE, K_RING, MAX_SEQUENCES, V_CACHE, V_RING, KVLayout
-from edgedec.runtime.backends._kv_cache import Array, PanelArena, PanelKVCache, Places
-from edgedec.runtime.backends._slots import SLOTS_EACH, Slots, TextSlots
+from edgedec.runtime.backends.kv_cache import Array, PanelArena, PanelKVCache, Places
+from edgedec.runtime.backends.slots import SLOTS_EACH, Slots, TextSlots
 from edgedec.runtime.sequences.state import LATEST, KVRows
 
 

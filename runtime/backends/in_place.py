@@ -23,10 +23,10 @@ from edgedec.models.graph import (
     past_port,
 )
 from edgedec.models.kv_formats import kv_block_nbytes, kv_panels_of, kv_row_nbytes
-from edgedec.runtime.backends._graph_checks import check_recurrent_layers
-from edgedec.runtime.backends._kv_cache import Array, PanelArena
-from edgedec.runtime.backends._layer_caches import LayerArenas, LayerCaches
-from edgedec.runtime.backends._model_facts import GraphToRun, ModelFacts
+from edgedec.runtime.backends.graph_checks import check_recurrent_layers
+from edgedec.runtime.backends.kv_cache import Array, PanelArena
+from edgedec.runtime.backends.layer_caches import LayerArenas, LayerCaches
+from edgedec.runtime.backends.model_facts import GraphToRun, ModelFacts
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
@@ -35,8 +35,8 @@ from edgedec.runtime.sequences.state import KVRows
 from edgedec.runtime.sequences.token_tree import TokenTree
 
 if TYPE_CHECKING:  # few models have them
-    from edgedec.runtime.backends._encoder import SourceRows
-    from edgedec.runtime.backends._recurrent import RecurrentState
+    from edgedec.runtime.backends.encoder import SourceRows
+    from edgedec.runtime.backends.recurrent import RecurrentState
 
 _log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ def _recurrent_state(config: ModelConfig, kv: KVLayout) -> RecurrentState | None
     """Returns what recurrent layers keep; None where a model has none."""
     if not config.recurrent_layers:
         return None
-    from edgedec.runtime.backends._recurrent import RecurrentState
+    from edgedec.runtime.backends.recurrent import RecurrentState
 
     return RecurrentState(config, kv)
 

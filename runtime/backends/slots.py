@@ -27,7 +27,7 @@ class Memory(Protocol):
         """Copies the panels ``start`` to ``stop`` from one slot to another."""
 
 
-class Run(NamedTuple):
+class SlotRun(NamedTuple):
     """Panels of a text in one slot, from where the run before ends to ``stop``."""
 
     slot: int
@@ -105,7 +105,7 @@ class TextSlots:
         self._number = number
         with slots.lock:
             self._own_slot = slots.take()
-        self.runs: tuple[Run, ...] = (Run(self._own_slot, slots.memory.slot_panels),)
+        self.runs: tuple[SlotRun, ...] = (SlotRun(self._own_slot, slots.memory.slot_panels),)
 
     def close(self) -> None:
         """Gives everything back."""
@@ -135,7 +135,7 @@ class TextSlots:
             self._follow(self.runs, n_tokens)
         return True
 
-    def _follow(self, runs: tuple[Run, ...], n_tokens: int) -> None:
+    def _follow(self, runs: tuple[SlotRun, ...], n_tokens: int) -> None:
         """Lies where ``runs`` do for the first tokens, and in a slot of its own behind them."""
         slots, memory = self._slots, self._slots.memory
         n_panels, n_rest = divmod(n_tokens, KV_PANEL)
@@ -148,7 +148,7 @@ class TextSlots:
         source = next(run.slot for run in runs if n_panels < run.stop or run is runs[-1])
         if n_rest and source != self._own_slot:
             memory.copy(source, self._own_slot, n_panels, n_panels + 1)
-        self.runs = (*read, Run(self._own_slot, memory.slot_panels))
+        self.runs = (*read, SlotRun(self._own_slot, memory.slot_panels))
         for run in read:
             if run.slot != self._own_slot:
                 slots.read(run.slot, self._number, run.stop)
@@ -163,8 +163,8 @@ class TextSlots:
 
 
 def _cut(
-    runs: tuple[Run, ...], n_panels: int, n_owned: int
-) -> tuple[list[Run], list[tuple[Run, int]]]:
+    runs: tuple[SlotRun, ...], n_panels: int, n_owned: int
+) -> tuple[list[SlotRun], list[tuple[SlotRun, int]]]:
     """Returns the runs of the first panels but those that end in ``n_owned``, and the surplus.
 
     Each surplus run comes with the panel where it starts: these are to be copied.
@@ -172,7 +172,7 @@ def _cut(
     kept, start = [], 0
     for run in runs:
         if start < n_panels:
-            kept.append((Run(run.slot, min(run.stop, n_panels)), start))
+            kept.append((SlotRun(run.slot, min(run.stop, n_panels)), start))
         start = run.stop
     while kept and kept[-1][0].slot == n_owned:
         kept.pop()

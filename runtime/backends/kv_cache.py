@@ -12,7 +12,7 @@ import numpy.typing as npt
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.kv_formats import KV_PANEL, kv_panels_of, kv_row_nbytes
-from edgedec.runtime.backends._slots import Run
+from edgedec.runtime.backends.slots import SlotRun
 from edgedec.runtime.sequences.state import KVRows
 from edgedec.system.memory import discard_pages, memory_bytes, zeroed_pages
 
@@ -94,9 +94,9 @@ class PanelKVCache:
         self.n_layers = arena.n_layers
         self.n_rows = arena.slot_panels * KV_PANEL
         self.row_nbytes = arena.row_nbytes
-        self.lie_in((Run(slot, arena.slot_panels),))
+        self.lie_in((SlotRun(slot, arena.slot_panels),))
 
-    def lie_in(self, runs: Sequence[Run]) -> None:
+    def lie_in(self, runs: Sequence[SlotRun]) -> None:
         """Learns where the text's panels are: in the last slot those that are written."""
         n_panels, starts = self.arena.slot_panels, [0, *(run.stop for run in runs[:-1])]
         self._slot_runs = tuple(runs)

@@ -32,7 +32,7 @@ from edgedec.models.graph import (
 from edgedec.models.kv_formats import kv_panels_of
 from edgedec.models.position_tables import position_tables
 from edgedec.runtime.backends import running_passes as running_passes
-from edgedec.runtime.backends._graph_checks import check_names, check_shape, one_line
+from edgedec.runtime.backends.graph_checks import check_names, check_shape, one_line
 from edgedec.runtime.sequences.affinity import Affinity
 
 T = TypeVar("T")

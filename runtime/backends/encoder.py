@@ -21,8 +21,8 @@ from edgedec.models.errors import SessionError
 from edgedec.models.graph import INPUT_IDS, KV_PARTS, Capabilities, past_port, present_port
 from edgedec.models.position_tables import PositionTables
 from edgedec.models.source_tokens import is_source, source_ids
-from edgedec.runtime.backends._graph_checks import check_names
-from edgedec.runtime.backends._ort import PassRunner, open_graph
+from edgedec.runtime.backends.graph_checks import check_names
+from edgedec.runtime.backends.ort import PassRunner, open_graph
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import Model, SequenceState
 from edgedec.runtime.sequences.passes import Pass
