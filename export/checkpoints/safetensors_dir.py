@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -203,7 +203,19 @@ class HuggingFaceTexts:
     def unapplied(self) -> tuple[str, ...]:
         """What is not applied, or read otherwise by others, a line each."""
         sampling = read_fields(self._folder, "generation_config.json", is_optional=True)
-        return (*unapplied_keys(sampling), *self._read_otherwise())
+        return (*unapplied_keys(sampling), *self._absent_ends(sampling), *self._read_otherwise())
+
+    def _absent_ends(self, generation: Fields) -> Iterator[str]:
+        """Yields a line for each file with end tokens that the vocabulary does not have."""
+        vocab_size = self._vocab_size
+        for fields in (generation, self._fields):
+            absent = [token for token in _ids(fields, "eos_token_id") if token >= vocab_size]
+            if absent:
+                yield (
+                    f"{fields.origin}: eos_token_id names {', '.join(map(str, absent))}, which is "
+                    f"not applied: the vocabulary has {vocab_size} tokens. Correct the file if "
+                    "texts do not end"
+                )
 
     def _read_otherwise(self) -> tuple[str, ...]:
         whole = self._folder / "tokenizer.json"

@@ -70,6 +70,11 @@ def test_refused_at_export(tmp_path: Path, stated: str) -> None:
         ({"exponential_decay_length_penalty": [5, 1.1]}, "exponential_decay_length_penalty"),
         ({"watermarking_config": {"bias": 2}}, "watermarking_config"),
         ({"novel_setting": "x"}, "novel_setting"),
+        (
+            {"eos_token_id": 90},
+            "eos_token_id names 90, which is not applied: the vocab",
+        ),
+        ({"eos_token_id": [2, 91, 95]}, "eos_token_id names 91, 95, which"),
         ({"typical_p": 0.9, "top_p": 0.8, "top_k": 9}, "typical_p is 0.9, which is not applied"),
     ],
 )
