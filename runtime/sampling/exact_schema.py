@@ -26,6 +26,7 @@ from edgedec.runtime.sampling.schema_ways import (
     UnsupportedKeywordError,
     exact,
     property_schemas,
+    referred,
     refuse,
     types_of,
     ways,
@@ -351,18 +352,7 @@ class _Rules:
         return False
 
     def _referred(self, ref: str) -> Any:
-        if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
-            raise refuse("$ref")
-        place: Any = self._root
-        for part in ref[2:].split("/") if ref != "#" else ():
-            name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(place, list) and name.isdecimal() and int(name) < len(place):
-                place = place[int(name)]
-            elif isinstance(place, Mapping) and name in place:
-                place = place[name]
-            else:
-                raise UnsupportedKeywordError(f"$ref: {ref} leads nowhere")
-        return place
+        return referred(self._root, ref)
 
     def _either(self, rules: Sequence[str | None]) -> str | None:
         known = [rule for rule in rules if rule is not None]

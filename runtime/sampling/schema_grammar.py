@@ -23,6 +23,7 @@ from edgedec.runtime.sampling.schema_narrowing import (
     without_literal_patterns,
     without_patterns,
 )
+from edgedec.runtime.sampling.schema_recursion import endless
 from edgedec.runtime.sampling.schema_ways import UnsupportedKeywordError
 
 Grammar = dict[str, Any]
@@ -144,6 +145,7 @@ def _of_schema(text: str, check: Callable[[Grammar], str]) -> tuple[Grammar, str
                 reason = f"{keyword}: the library refuses numbers this long: use fewer digits"
         except UnsupportedKeywordError as error:
             reason = str(error)
+        reason = reason or endless(variant)
         if not reason:
             return grammar, ""
         if is_unsatisfiable(reason):

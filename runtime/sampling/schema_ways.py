@@ -50,6 +50,26 @@ def refuse(keyword: str) -> UnsupportedKeywordError:
     return UnsupportedKeywordError(f"{keyword} beside numbers of more digits than a float holds")
 
 
+def referred(root: Any, ref: str) -> Any:
+    """Returns what a reference names in the document ``root``.
+
+    Raises:
+        UnsupportedKeywordError: It leads out of the document, or nowhere.
+    """
+    if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
+        raise refuse("$ref")
+    place: Any = root
+    for part in ref[2:].split("/") if ref != "#" else ():
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(place, list) and name.isdecimal() and int(name) < len(place):
+            place = place[int(name)]
+        elif isinstance(place, Mapping) and name in place:
+            place = place[name]
+        else:
+            raise UnsupportedKeywordError(f"$ref: {ref} leads nowhere")
+    return place
+
+
 def ways(schema: Any, referred: Callable[[str], Any], depth: int = 0) -> list[Plain]:
     """Returns plain schemas; every value of ``schema``, and no other, is of one of them.
 

@@ -372,14 +372,16 @@ def test_accepting_a_token_keeps_what_is_known_behind_it(tokenizer: Tokenizer) -
 
 
 @pytest.mark.parametrize(
-    "request_", [GenerationConfig(json_schema={"$ref": "#"}), GenerationConfig(regex=r"[^\s\S]")]
+    ("request_", "reason"),
+    [
+        (GenerationConfig(json_schema={"$ref": "#"}), r"\$ref: .* no finite value fits"),
+        (GenerationConfig(regex=r"[^\s\S]"), "the grammar fails: no text fits"),
+    ],
 )
 def test_what_no_text_fits_is_refused_in_plain_words(
-    tokenizer: Tokenizer, request_: GenerationConfig
+    tokenizer: Tokenizer, request_: GenerationConfig, reason: str
 ) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^[a-z_]+ is refused: the grammar fails: no text fits"
-    ) as e:
+    with pytest.raises(ConfigError, match=rf"^[a-z_]+ is refused: {reason}") as e:
         mask_of(tokenizer, request_)
     assert "state" not in str(e.value)
 
