@@ -28,13 +28,14 @@ _APPLIED = {
     "target_parameters",
     "peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "use_dora",
     "bias", "lora_bias", "modules_to_save", "trainable_token_indices", "init_lora_weights",
+    "ensure_weight_tying",
 }  # fmt: skip
 _HARMLESS = {
     "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision",
     "inference_mode", "target_modules", "exclude_modules", "lora_dropout", "fan_in_fan_out",
     "layers_to_transform", "layers_pattern", "megatron_config", "megatron_core", "loftq_config",
     "eva_config", "corda_config", "lora_ga_config", "velora_config", "qalora_group_size",
-    "ensure_weight_tying", "runtime_config", "base_model_class", "parent_library",
+    "runtime_config", "base_model_class", "parent_library",
     "unsloth_fixed", "enable_lora", "merge_weights",
 }  # fmt: skip
 """Keys that matter to trainings alone, or that the names of the adapter's weights repeat.
@@ -63,6 +64,7 @@ class AdapterConfig:
 
     rank: of modules that ``rank_pattern`` does not name. is_scaled_by_root: rsLoRA.
     parameters: names, or their ends, of parameters that are adapted by themselves.
+    is_tied: a head that shares the embedding shares what is added to it.
     unapplied: a line for each key that nothing here applies.
     """
 
@@ -73,6 +75,7 @@ class AdapterConfig:
     alpha_pattern: Mapping[str, Any]
     token_ids: Mapping[str, tuple[int, ...]]
     parameters: tuple[str, ...] = ()
+    is_tied: bool = False
     unapplied: tuple[str, ...] = ()
 
     def parameters_of(self, module: str, is_known: Callable[[str], bool]) -> tuple[str, ...]:
@@ -137,6 +140,7 @@ def read_config(folder: Path) -> AdapterConfig:
         _patterns(fields, "alpha_pattern"),
         _token_ids(fields),
         _parameters(fields),
+        fields.flag("ensure_weight_tying", False),
         tuple(
             f"{fields.origin}: {key} is {shown(value)}, which is not applied"
             for key, value in fields.values.items()

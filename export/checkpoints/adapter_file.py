@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +36,14 @@ _PREFIX = "base_model.model."
 _TEXT_PART = re.compile(r"^(model\.)?language_model\.(model\.)?(?=layers|embed|norm)")
 """What models that see images have before the names of their text model's weights."""
 _WRAPPED = ".base_layer"
+_TIED = ("lm_head", "embed_tokens")
+_KIND = re.compile(
+    r"(?P<kind>\.lora_[AB]|\.lora_embedding_[AB]|\.lora_magnitude_vector|\.trainable_tokens_delta)"
+    r"(\.(?!(weight|bias)$)(?P<adapter>[^.]+))?(?P<rest>\.weight|\.bias|)$"
+)
+_SAVED = re.compile(r"\.modules_to_save\.(?P<adapter>[^.]+)(?P<rest>\.(weight|bias))$")
+_ORIGINAL = re.compile(r"\.original_module\.(weight|bias)$|\.trainable_tokens_original\.[^.]+$")
+"""What a raw ``state_dict`` holds of the base model beside its replacement."""
 _PEFT_KINDS = {
     "lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector",
 }  # fmt: skip
@@ -46,12 +54,14 @@ class Adapter:
     """What an adapter does, by the published names of weights.
 
     stacked: by the names of parameters of stacked experts.
+    is_tied: a head that shares the embedding shares what is added to it.
     unapplied: a line for each setting that is not applied.
     """
 
     matrices: dict[str, list[Edit]] = field(default_factory=lambda: defaultdict(list))
     vectors: dict[str, list[VectorEdit]] = field(default_factory=lambda: defaultdict(list))
     stacked: dict[str, StackedPair] = field(default_factory=dict)
+    is_tied: bool = False
     unapplied: tuple[str, ...] = ()
 
 
@@ -81,19 +91,53 @@ def read_adapter(
         )
     parts: dict[str, dict[str, Floats]] = defaultdict(dict)
     stored_modules = {}  # with a pair: by its name in the file, its name in the text model
-    for name, tensor in read_tensors(folder / WEIGHTS).items():
+    for name, tensor in _without_adapter_name(folder, read_tensors(folder / WEIGHTS)).items():
         module, kind = _split(folder, name)
         parts[module][kind] = _floats(folder, name, tensor)
         if ".lora_" in name:
             stored_modules[name.removeprefix(_PREFIX).partition(".lora_")[0]] = module
-    adapter = Adapter()
+    adapter = Adapter(is_tied=config.is_tied)
     _add_parameters(adapter, folder, parts, config, weight, is_known)
-    adapted = [stored for stored, module in stored_modules.items() if module in parts]
+    tied = _TIED if config.is_tied else ()  # PEFT adapts both if one of them is named
+    adapted = [
+        stored
+        for stored, module in stored_modules.items()
+        if module in parts and not module.endswith(tied)
+    ]
     names = unapplied_names(read_fields(folder), {*modules, *stored_modules}, adapted)
     adapter.unapplied = (*config.unapplied, *names)
     for module, of_module in parts.items():
         _add_peft(adapter, folder, module, of_module, config, weight, vocab_size)
     return adapter
+
+
+def _without_adapter_name(
+    folder: Path, tensors: Mapping[str, StoredTensor]
+) -> dict[str, StoredTensor]:
+    """Returns tensors as PEFT saves them: a raw ``state_dict`` repeats the adapter's name."""
+    matches = {
+        name: _SAVED.search(name) or _KIND.search(name)
+        for name in tensors
+        if not _ORIGINAL.search(name)
+    }
+    adapters = {match["adapter"] for match in matches.values() if match is not None}
+    if adapters <= {None}:
+        return dict(tensors)
+    if len(adapters) > 1:
+        shown_names = ", ".join(sorted(repr(name or "no name")[:40] for name in adapters))
+        raise UnsupportedModelError(
+            f"{folder}: holds tensors of several adapters ({shown_names}), expected those of one: "
+            "save it with PEFT: MODEL.save_pretrained(NEW, selected_adapters=[NAME])"
+        )
+    return {
+        name if match is None else _without(match): tensors[name] for name, match in matches.items()
+    }
+
+
+def _without(match: re.Match[str]) -> str:
+    """Returns a tensor's name without that of the adapter."""
+    parts = match.groupdict()
+    return match.string[: match.start()] + parts.get("kind", "") + parts["rest"]
 
 
 def _split(folder: Path, name: str) -> tuple[str, str]:
@@ -121,7 +165,13 @@ def _floats(folder: Path, name: str, tensor: StoredTensor) -> Floats:
         raise UnsupportedModelError(
             f"{folder}: {name[:80]} has type {tensor.type}, expected floats"
         )
-    return PlainTensor(tensor.format, tensor.values()).dequantize()
+    values = PlainTensor(tensor.format, tensor.values()).dequantize()
+    if not np.isfinite(values).all():
+        raise CheckpointError(
+            f"{folder}: {name[:80]} holds NaN or infinity, expected finite numbers: fetch the "
+            "adapter again, or train it anew if it was saved so"
+        )
+    return values
 
 
 def _add_peft(

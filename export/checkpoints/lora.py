@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -65,12 +66,14 @@ class Merged(EditedCheckpoint):
         modules = published_modules(self._weights)
         adapter = read_adapter(folder, scale, self.config.vocab_size, modules, self._has)
         self._add_stacked(folder, adapter.stacked)
-        for name, edits in adapter.matrices.items():
+        is_shared = adapter.is_tied and self.config.is_head_tied
+        matrices = _with_shared_head(adapter.matrices) if is_shared else adapter.matrices
+        for name, edits in matrices.items():
             if name in self._of_expert:
                 self._add_to_expert(folder, name, edits)
                 continue
             for edit in edits:
-                unties = not isinstance(edit, TokenRows)
+                unties = not (is_shared or isinstance(edit, TokenRows))
                 for ours in self._adapted(folder, name, edit.shape, unties):
                     self._edits.setdefault(ours, []).append(edit)
         for name, vectors in adapter.vectors.items():
@@ -220,6 +223,13 @@ class Merged(EditedCheckpoint):
             f"{folder}: adapts {name} of shape {list(shape)}, that of "
             f"{self.name} is {list(expected)}; it is an adapter of another model"
         )
+
+
+def _with_shared_head(matrices: Mapping[str, list[Edit]]) -> dict[str, list[Edit]]:
+    """Returns edits where those of the embedding are the head's, too."""
+    shared = matrices.get(_EMBEDDING) or matrices.get(_HEAD)
+    others = {k: edits for k, edits in matrices.items() if k not in (_EMBEDDING, _HEAD)}
+    return {**others, _EMBEDDING: shared} if shared else others
 
 
 def _stored(values: Floats, fmt: QuantFormat) -> PlainTensor:
