@@ -23,7 +23,7 @@ from edgedec.runtime.sampling.schema_narrowing import (
     without_literal_patterns,
     without_patterns,
 )
-from edgedec.runtime.sampling.schema_recursion import endless
+from edgedec.runtime.sampling.schema_recursion import endless, without_endless
 from edgedec.runtime.sampling.schema_ways import UnsupportedKeywordError
 
 Grammar = dict[str, Any]
@@ -137,21 +137,29 @@ def _of_schema(text: str, check: Callable[[Grammar], str]) -> tuple[Grammar, str
     """Returns the grammar of a schema, or of one that says the same in other words."""
     schema, first = without_literal_patterns(read_schema(text)), ""
     for variant in _in_other_words(schema):
-        try:
-            grammar = _grammar(variant, text)
-            reason = check(grammar)
-            if reason and "lark_grammar" in grammar:  # whose text nobody wrote
-                keyword = next(long_numbers(variant))
-                reason = f"{keyword}: the library refuses numbers this long: use fewer digits"
-        except UnsupportedKeywordError as error:
-            reason = str(error)
+        grammar, reason = _checked(variant, text, check)
         reason = reason or endless(variant)
+        if not reason and (finite := without_endless(variant)) != variant:
+            grammar, reason = _checked(finite, text, check)
         if not reason:
             return grammar, ""
         if is_unsatisfiable(reason):
             reason = why_empty(variant, _schema_refusal) or reason
         first = first or reason
     return {}, first
+
+
+def _checked(schema: Any, text: str, check: Callable[[Grammar], str]) -> tuple[Grammar, str]:
+    """Returns the grammar of a schema, and why it is refused. text: of the original."""
+    try:
+        grammar = _grammar(schema, text)
+    except UnsupportedKeywordError as error:
+        return {}, str(error)
+    reason = check(grammar)
+    if reason and "lark_grammar" in grammar:  # whose text nobody wrote
+        keyword = next(long_numbers(schema))
+        reason = f"{keyword}: the library refuses numbers this long: use fewer digits"
+    return grammar, reason
 
 
 def _in_other_words(schema: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ schema ends if all that it requires ends, and a choice ends if one of its option
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,15 @@ from edgedec.runtime.sampling.schema_ways import (
     ways,
 )
 
-_MAX_SCHEMAS = 400
+_MAX_SCHEMAS = 1000
 """A schema with more parts than these is taken to end."""
 _KEPT = frozenset({
     "$ref", "allOf", "anyOf", "type", "enum", "const", "properties", "additionalProperties",
     "required", "minProperties", "items", "prefixItems", "minItems", "$defs", "definitions",
 })  # fmt: skip
 _DEFINITIONS = frozenset({"$defs", "definitions"})
+_MALFORMED = (TypeError, ValueError, AttributeError, RecursionError)
+"""What parts raise that are no schemas, in places that the library does not read."""
 _REFERENCES = ("$ref", "anyOf", "allOf")
 _MAPS = ("properties", "$defs", "definitions")
 _PARTS = ("additionalProperties", "items", "prefixItems", "anyOf", "allOf")
@@ -54,8 +56,11 @@ def endless(schema: Any) -> str:
 
     What cannot be judged is taken to end.
     """
-    document = _loosened(schema)
-    ways_of = _all_ways(document)
+    try:
+        document = _loosened(schema)
+        ways_of = _all_ways(document)
+    except _MALFORMED:
+        return ""
     ending = _ending(ways_of)
     key, keyword, seen = _key(document), "$ref", set[str]()
     if key in ending:
@@ -66,6 +71,48 @@ def endless(schema: Any) -> str:
         keyword = keyword if need.keyword in _REFERENCES else need.keyword
         key = next(key for key in map(_key, need.schemas) if key not in ending)
     return f"{keyword}: it leads back to the same schema without end, so no finite value fits"
+
+
+def without_endless(schema: Any) -> Any:
+    """Returns ``schema`` with false in place of the parts that no finite value fits.
+
+    So no optional part leads an output into endless recursion.
+    """
+    try:
+        ways_of = _all_ways(_loosened(schema))
+    except _MALFORMED:
+        return schema
+    return _pruned(schema, ways_of.keys() - _ending(ways_of))
+
+
+def _pruned(schema: Any, endless_keys: Set[str], is_whole: bool = True) -> Any:
+    if isinstance(schema, list):
+        return [_pruned(part, endless_keys, is_whole=False) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    if not is_whole and _key(_loosened(schema)) in endless_keys:
+        return False
+    pruned = dict(schema)
+    for key in (*_PARTS, "oneOf"):
+        if key in schema:
+            pruned[key] = _pruned(schema[key], endless_keys, is_whole=False)
+    for key in _MAPS:
+        if isinstance(parts := schema.get(key), Mapping):
+            pruned[key] = {k: _pruned(v, endless_keys, is_whole=False) for k, v in parts.items()}
+    return pruned
+
+
+def _parts(schema: Any) -> Iterator[Any]:
+    """Yields a loosened schema and all in it, the outer ones last."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _parts(part)
+    elif isinstance(schema, Mapping):
+        for key in _PARTS:
+            yield from _parts(schema.get(key))
+        for key in _MAPS:
+            yield from _parts([*schema.get(key, {}).values()])
+        yield schema
 
 
 def _ending(ways_of: Mapping[str, Sequence[_Way]]) -> set[str]:
@@ -82,7 +129,7 @@ def _ending(ways_of: Mapping[str, Sequence[_Way]]) -> set[str]:
 def _all_ways(document: Any) -> dict[str, list[_Way]]:
     """Returns the ways of a schema and of all that it may need."""
     ways_of: dict[str, list[_Way]] = {}
-    waiting = [document]
+    waiting = [*_parts(document), document]
     while waiting:
         schema = waiting.pop()
         if (key := _key(schema)) in ways_of:
