@@ -11,7 +11,9 @@ from edgedec.apps.console.tables import table, write_csv
 Document = dict[str, Any]
 
 _BASES = {
-    SAME_RUN: "measured side by side in one run; 95 % interval over the repetitions",
+    SAME_RUN: "measured side by side in one run; values are medians; ratios are geometric means "
+    "of the ratios of single repetitions, so they can differ from those of the medians; 95 % "
+    "interval over the repetitions",
     RUNS: "each side has three runs or more; 95 % interval over the runs",
     SEPARATE: "separate runs of one device: speeds drift from run to run, so there is no interval",
     DEVICES: "runs on different devices: there is no interval",

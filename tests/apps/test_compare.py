@@ -18,6 +18,7 @@ import pytest
 
 from edgedec.apps.compare.columns import ResultFile
 from edgedec.apps.compare.comparison import make_comparison
+from edgedec.apps.compare.tables import write_markdown
 from edgedec.apps.results.result import Quantity, Result, read_result, to_document, write_result
 from edgedec.models.errors import ConfigError
 from edgedec.system.device import Device, DeviceState
@@ -154,6 +155,18 @@ def test_runtimes_of_one_run_are_paired(make: Make) -> None:
 
 
 @pytest.mark.slow
+def test_a_ratio_that_is_not_of_the_medians_says_what_it_is_of(make: Make) -> None:
+    """Medians are equal here, and the pairs' ratios are 1, 1 and 8: their geometric mean is 2."""
+    path = make(quantities=(times(8.0, 8.0, 8.0), times(8.0, 8.0, 1.0, subject="llama.cpp")))
+    document = make_comparison([path], 0, False)
+    mine, other = cells(document)
+    assert mine["value"] == other["value"]
+    assert other["ratio"]["value"] == pytest.approx(2.0)
+    assert "ratios are geometric means of the ratios of single repetitions" in (
+        write_markdown(document)
+    )
+
+
 def test_intervals_cover_what_they_promise(make: Make) -> None:
     """95 of 100 intervals hold the truth: 400 simulated runs of 5 repetitions each."""
     rng = np.random.default_rng(1)
