@@ -133,6 +133,7 @@ def bench_edits(bundle: Path, chosen: EditsOptions, plan: Plan, printing: Printi
         "build": build_facts(),
         "noise": noise,
         "n_cases": len(cases),
+        "n_replayed": len(by_method[settings[0].config.method]),
         "n_identical": _n_identical(list(by_method.values())),
         "rows": [_row(method, rows, bound) for method, rows in by_method.items()],
         "calibration": None,
@@ -186,8 +187,10 @@ def _replay_all(
     return by_method
 
 
-def _n_identical(rows_by: Sequence[Sequence[EditRow]]) -> int:
-    """Returns the cases whose answers are the same under all methods."""
+def _n_identical(rows_by: Sequence[Sequence[EditRow]]) -> int | None:
+    """Returns the cases whose answers are the same under all methods; None for one method."""
+    if len(rows_by) < 2:
+        return None
     return sum(
         len({tuple(window.text_sha256 for window in row.windows) for row in rows}) == 1
         for rows in zip(*rows_by, strict=True)
@@ -245,14 +248,13 @@ def _markdown(document: Row) -> str:
     header = ["method", "cases", "shown", "right", "near", "wrong", "right or near",
               "right silence", "key to edit p50 ms", "p95", "tokens per pass",
               "prompt read p50", "p95"]  # fmt: skip
-    n_cases = document["n_cases"]
     facts = (
         f"- {', '.join(document['histories'])}: after each edit of a commit, the next one is "
         "predicted; the last character of the edit is the key\n"
         "- right: all its lines lead to what the commit made; near: three of four changed "
         "characters do; right silence: of the cases after which nothing followed in this file\n"
-        f"- edits below {document['rows'][0]['bound']:.3g} are not shown; "
-        f"answers identical under all methods: {document['n_identical']} of {n_cases}\n"
+        f"- edits below {document['rows'][0]['bound']:.3g} are not shown\n"
+        f"{_counts(document)}"
         f"- {noise_text(document['noise'])}\n"
     )
     text = table(header, [_cells(row) for row in document["rows"]]) + "\n" + facts
@@ -264,6 +266,15 @@ def _markdown(document: Row) -> str:
             f"{_share(reported['silent_share'])} of the silence was right\n"
         )
     return text
+
+
+def _counts(document: Row) -> str:
+    """Returns how many cases were replayed if not all, and how many methods agreed on."""
+    n_replayed, n_cases = document["n_replayed"], document["n_cases"]
+    lines = [] if n_replayed == n_cases else [f"replayed before the end: {n_replayed} of {n_cases}"]
+    if (n_identical := document["n_identical"]) is not None:
+        lines.append(f"answers identical under all methods: {n_identical} of {n_replayed}")
+    return "".join(f"- {line}\n" for line in lines)
 
 
 def _cells(row: Row) -> list[str]:

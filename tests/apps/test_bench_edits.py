@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from edgedec.apps.bench.edit_bounds import choose_bound, quality
 from edgedec.apps.bench.edit_sources import EditCase, read_cases
 from edgedec.apps.bench.edit_verdicts import Verdict, judge
+from edgedec.apps.bench.edits import _counts, _n_identical
 from edgedec.apps.bench.edits_job import EditRow, WindowResult
 from edgedec.apps.bench.edits_rows import RowFile
 from edgedec.autocomplete.edits import Edit
@@ -139,6 +141,29 @@ def test_files_that_hold_no_edits_are_refused(tmp_path: Path, content: str, mess
         read_cases(path, 1)
     with pytest.raises(ConfigError, match="name a git repository"):
         read_cases(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("n_replayed", "methods", "lines"),
+    [
+        (4, 1, ""),
+        (4, 2, "- answers identical under all methods: 2 of 4\n"),
+        (3, 1, "- replayed before the end: 3 of 4\n"),
+        (
+            3,
+            2,
+            "- replayed before the end: 3 of 4\n- answers identical under all methods: 2 of 3\n",
+        ),
+    ],
+)
+def test_answers_are_counted_of_the_cases_replayed(
+    n_replayed: int, methods: int, lines: str
+) -> None:
+    rows = [row(f"case{i}", Verdict.RIGHT, 0.9) for i in range(n_replayed)]
+    changed = [replace(r, windows=(replace(r.windows[0], text_sha256="1"),)) for r in rows[2:]]
+    n_identical = _n_identical([rows, [*rows[:2], *changed]][:methods])
+    counts = {"n_cases": 4, "n_replayed": n_replayed, "n_identical": n_identical}
+    assert _counts(counts) == lines
 
 
 @pytest.mark.slow
