@@ -141,12 +141,14 @@ def bench(
     plan = planning.plan(3 if is_with_prompts else 5)
     printing = Printing(output, plot, planning.allow_noise, Recorder(saving))
     if replay.edits is not None:
-        unused = {"--against": peers.against, "--save": saving.save, "--plot": plot}
-        _refuse({**unused, "--repetitions": planning.repetitions}, "edits")
+        _refuse({**_peers(peers), **_repeats(planning)}, "edits")
+        _refuse({"--save": saving.save, "--plot": plot}, "edits")
         bench_edits(bundle, replay, plan, printing)
     elif keys.typing is not None:
+        _refuse(_repeats(planning), "typing")
         bench_typing(bundle, keys, plan, only_keeping(peers.rivals()), printing)
     elif first.ttft is not None:
+        _refuse({**_peers(peers), "--plot": plot}, "ttft")
         bench_ttft(bundle, first, plan, printing)
     elif is_with_prompts:
         bench_prompts(bundle, prompts, plan, peers.rivals(), printing)
@@ -204,6 +206,19 @@ def _check_unused(unused: _Options, reason: str) -> None:
     for option in fields(unused):
         if getattr(unused, option.name) != option.default:
             raise ConfigError(f"--{option.name.replace('_', '-')} {reason}")
+
+
+def _peers(peers: PeerOptions) -> dict[str, object]:
+    """Returns the options of peers by name."""
+    return {f"--{f.name.replace('_', '-')}": getattr(peers, f.name) for f in fields(peers)}
+
+
+def _repeats(planning: PlanOptions) -> dict[str, object]:
+    """Returns the options of repetitions by name: what is measured once has none to refuse."""
+    return {
+        "--repetitions": planning.repetitions,
+        "--allow-noise": planning.allow_noise or None,
+    }
 
 
 def _refuse(options: Mapping[str, object], measurement: str) -> None:

@@ -98,7 +98,7 @@ def bench_ttft(bundle: Path, ttft_options: TtftOptions, plan: Plan, printing: Pr
     """Measures first tokens and prints what was found."""
     manifest = read_manifest(bundle)
     manifest.check_writes()
-    text, maps = _checked(ttft_options, printing, manifest)
+    text, maps = _checked(ttft_options, manifest)
     lengths, n_new = parse_counts(ttft_options.ttft, "", "--ttft"), ttft_options.answer_tokens or 64
     context = max(lengths) + n_new
     loading = EngineOptions(
@@ -141,9 +141,7 @@ def bench_ttft(bundle: Path, ttft_options: TtftOptions, plan: Plan, printing: Pr
     )
 
 
-def _checked(
-    ttft_options: TtftOptions, printing: Printing, manifest: BundleManifest
-) -> tuple[Path, KVMapsEntry]:
+def _checked(ttft_options: TtftOptions, manifest: BundleManifest) -> tuple[Path, KVMapsEntry]:
     """Returns the text that prompts are from, and the KV maps that are measured.
 
     Raises:
@@ -151,8 +149,6 @@ def _checked(
     """
     if ttft_options.text is None:
         raise ConfigError("--ttft needs a text to cut prompts from: --text FILE")
-    if printing.plot is not None:
-        raise ConfigError("--plot does not work with --ttft: leave one out")
     maps = own_maps(manifest.auxiliary)
     if maps is None:
         raise ConfigError("--ttft compares with KV maps, which this bundle lacks: fit them with "

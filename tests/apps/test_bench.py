@@ -235,6 +235,45 @@ def test_mistakes_are_failures_in_one_line(
     assert words in done.error
 
 
+_MODES = {
+    "prompts": ("--prompts", "prompts.jsonl"),
+    "ttft": ("--ttft", "8", "--text", "text.txt"),
+    "typing": ("--typing", "text.txt"),
+    "edits": ("--edits", "edits.jsonl"),
+}
+_PEERS = {
+    "--against": "llama.cpp", "--model": "m.gguf", "--peer-model": "llama.cpp=m.gguf",
+    "--peer-draft": "d.gguf", "--peer-python": "/usr/bin/python3",
+}  # fmt: skip
+_REPEATS = {"--repetitions": "1", "--allow-noise": None}
+_WITHOUT_EFFECT = {
+    "ttft": {**_PEERS, "--plot": "a.png"},
+    "typing": _REPEATS,
+    "edits": {**_PEERS, **_REPEATS, "--plot": "a.png", "--save": "a.json"},
+}
+_OF_ONE_MODE = {
+    "prompts": ("--methods", "plain"), "ttft": ("--answer-tokens", "2"),
+    "typing": ("--typing-methods", "plain"), "edits": ("--edit-methods", "plain"),
+    None: ("--rows", "4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mode", "option"),
+    [(mode, (name, value)) for mode, unused in _WITHOUT_EFFECT.items()
+     for name, value in unused.items()]
+    + [(mode, option) for mode in _MODES for other, option in _OF_ONE_MODE.items()
+       if other != mode],
+)  # fmt: skip
+def test_options_without_effect_are_refused_by_name(
+    cli: Callable[..., Any], small_bundle: Path, mode: str, option: tuple[str, str | None]
+) -> None:
+    arguments = [part for part in option if part is not None]
+    done = cli("bench", small_bundle, *_MODES[mode], *arguments)
+    assert done.exit_code == 1
+    assert f"{option[0]} cannot be combined with --{mode}" in done.error
+
+
 def test_bad_lists_are_usage_errors(cli: Callable[..., Any], small_bundle: Path) -> None:
     for text in ("1,x", "-3", ""):
         assert cli("bench", small_bundle, f"--rows={text}").exit_code == 2
