@@ -214,7 +214,7 @@ def _peers(peers: PeerOptions) -> dict[str, object]:
 
 
 def _repeats(planning: PlanOptions) -> dict[str, object]:
-    """Returns the options of repetitions by name: what is measured once has none to refuse."""
+    """Returns the options of repetitions by name, None where not given."""
     return {
         "--repetitions": planning.repetitions,
         "--allow-noise": planning.allow_noise or None,
