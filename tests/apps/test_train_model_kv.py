@@ -109,7 +109,8 @@ def test_a_killed_fit_goes_on_where_it_ended(
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [".b.edgedec.fit.npz", "b.edgedec"]
     counts: list[int] = []
-    found, _ = train_draft_maps(job, lambda _, n, __: counts.append(n), lambda: False)
+    report = train_draft_maps(job, lambda _, n, __: counts.append(n), lambda: False)
+    found = report.entry
     assert counts[0] > 1500  # what was read is not read again
     assert (bundle / found.weights).read_bytes() == (trained / whole.weights).read_bytes()
     assert dataclasses.replace(found, graph="", weights="") == dataclasses.replace(

@@ -72,7 +72,8 @@ def test_a_storage_format_is_four_files() -> None:
         and re.search(r"\bk?_?q5_0\b", path.read_text(encoding="utf-8"), re.IGNORECASE)
     }
     # Readers that unpack other publishers' codes into it.
-    naming -= {f"export/checkpoints/{name}_matrices.py" for name in ("grouped", "mlx", "stored")}
+    readers = ("float_groups", "grouped_matrices", "mlx_matrices", "stored_matrices")
+    naming -= {f"export/checkpoints/{name}.py" for name in readers}
     assert naming == set(listed("adding-a-format.md"))
     layout = (ROOT / "kernels/src/layout.h").read_text(encoding="utf-8")
     (numbers,) = re.findall(r"enum FormatIndex \{ ([^}]+) \}", layout)
