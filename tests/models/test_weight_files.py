@@ -347,7 +347,10 @@ PACKED = {
         {"quant_method": "compressed-tensors", "format": "marlin-24"},
         "quantization_config.format is 'marlin-24', only 'float-quantized'",
     ),
-    "FP4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "'modelopt' cannot be read"),
+    "integers of ModelOpt": (
+        {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"},
+        "W4A8_AWQ",
+    ),
 }
 
 

@@ -7,6 +7,7 @@ import itertools
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from edgedec.runtime.decoding.busy_clock import BusyClock
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.methods import head_source
+from edgedec.runtime.sequences import passes as passes_module
 from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -190,6 +192,8 @@ def test_auto_takes_the_exit_that_pays(
     monkeypatch.setattr(CostBook, "of", fixed)
     ticks = itertools.count(1)
     monkeypatch.setattr(BusyClock, "now_s", lambda _: 1e-9 * next(ticks))
+    clock = SimpleNamespace(perf_counter=lambda: 1e-9 * next(ticks))
+    monkeypatch.setattr(passes_module, "time", clock)
     monkeypatch.setattr(head_source, "_costs", lambda *_: costs)
     with edgedec.load(bundle) as engine:
         found = [engine.generate(prompt, request("auto")) for prompt in PROMPTS]
