@@ -34,8 +34,6 @@ MAX_CREDIT = 0.015
 """Share of plain decoding's time that a request may lose besides, of what earlier ones saved."""
 MEMORY = 0.95
 """What a round leaves of the evidence of those before it."""
-PRIOR_WEIGHT = 1.0
-"""Expected tokens that count as much as what is believed without any."""
 PRIOR = 0.7
 """Acceptance of a draft model's token before any was seen, where the bundle states none."""
 LOOK = 0.01
@@ -79,7 +77,8 @@ class Ledger:
 class Evidence:
     """A rate by what was expected and what came: a Gamma posterior that forgets.
 
-    It begins, and ends where nothing is heard for long, at ``prior``.
+    It begins, and ends where nothing is heard for long, at ``prior``, which counts as much as one
+    expected token.
     """
 
     def __init__(self, prior: float) -> None:
@@ -89,7 +88,7 @@ class Evidence:
     @property
     def rate(self) -> float:
         """What comes of one that is expected, on average."""
-        return (self.prior * PRIOR_WEIGHT + self._came) / (PRIOR_WEIGHT + self._expected)
+        return (self.prior + self._came) / (1 + self._expected)
 
     def observe(self, expected: float, came: float) -> None:
         """Takes in that ``came`` of ``expected``."""

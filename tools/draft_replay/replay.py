@@ -72,7 +72,6 @@ SWEEP: dict[str, tuple[float, ...]] = {
     "ASKING_STAKE": (0.1, 0.3, 0.5),
     "MAX_CREDIT": (0.0, 0.005, 0.03),
     "MEMORY": (0.9, 0.93, 0.98),
-    "PRIOR_WEIGHT": (0.5, 3.0, 6.0),
     "PRIOR": (0.6, 0.8),
     "LOOK": (0.005, 0.02),
     "PURSE": (1.0, 4.0),
