@@ -21,8 +21,8 @@ _MODEL = "model:"
 class MenuItem:
     """A line of a menu.
 
-    key: names it, for `Menu.choose`. is_checked: None if it is no switch. children: of a submenu,
-    one of which is checked.
+    key: names it, for `Menu.choose`. is_checked: None if it is no switch. children: the items of a
+    submenu; exactly one is checked.
     """
 
     key: str

@@ -32,9 +32,7 @@ _PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses 
 _GROWTH = 64  # tokens by which an answer may be longer than the window
 _N_AROUND = 30  # lines on either side of a window that formats may show
 _MAX_TOKENS = 4096  # of a prompt and its answer, as Zed's editor has it
-_MAX_CHARACTERS = (
-    4 * _MAX_TOKENS
-)  # of a window, and of a change; more are no text that people write
+_MAX_CHARACTERS = 4 * _MAX_TOKENS  # of a window, and of a change; people write no longer ones
 _N_ANSWERS = 256  # that are kept, so that a day takes no more memory than an hour
 _MIN_PROBABILITY = 0.5  # of an edit that is offered, without calibration
 _N_PLACES = 2  # windows that are asked about after one key
