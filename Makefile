@@ -41,13 +41,13 @@ PACKAGES := $(shell sed -n 's|^"edgedec/\(.*\)" = .*|\1|p' pyproject.toml)
 .PHONY: run test test-fast test-pair test-models test-long test-sanitize test-arm test-windows \
   test-gpu test-desktop wheels vsix images docs check clean build/typing/edgedec
 
-run: $(BUNDLE)/manifest.json
+run: $(BUNDLE)/manifest.json build/typing/edgedec
 	$(BIN)/edgedec run $(BUNDLE) "$(PROMPT)"
 
 test: check $(MADE)/model
 	$(PYTEST) -m 'not pair and not models and not long and not toolkits'
 
-test-fast: $(MADE)/dev $(MADE)/model
+test-fast: $(MADE)/dev $(MADE)/model build/typing/edgedec
 	$(PYTEST) -m 'not pair and not models and not long and not toolkits and not e2e and not slow and not combination'
 
 # The Qwen2.5-Coder GGUF files, 1.6 GB, are the user's to bring (EDGEDEC_MODELS names their folder).
@@ -146,8 +146,6 @@ $(MADE)/tools: $(MADE)/python
 $(MADE)/installed: pyproject.toml heads/pyproject.toml $(KERNELS) $(MADE)/tools
 	@echo "Compiling the C++ kernels for this machine's processor family: some minutes, without output until the end."
 	$(PIP) --no-build-isolation -e . -e heads
-	@$(MAKE) build/typing/edgedec
-	@$(BIN)/python tools/type_links.py build/typing
 	@touch $@
 
 $(MADE)/dev: pyproject.toml $(MADE)/installed
@@ -171,9 +169,10 @@ $(MADE)/model: $(MADE)/python
 	@touch $@
 
 # Type checkers cannot see through an editable install; these links mirror the installed package,
-# and tools/type_links.py names them to users' checkers. They are made anew each time, for folders
-# and files come and go.
+# and tools/type_links.py names them to users' checkers. Both are made anew each time, for folders
+# and files come and go, and so do environments.
 build/typing/edgedec:
 	@rm -rf $@ && mkdir -p $@
 	@for file in src/edgedec/*.py src/edgedec/py.typed; do ln -sfn ../../../$$file $@/; done
 	@for name in $(PACKAGES); do ln -sfn ../../../$$name $@/$$name; done
+	@[ ! -x $(BIN)/python ] || $(BIN)/python tools/type_links.py $(@D)

@@ -42,13 +42,12 @@ def _install_links(folder: Path) -> Path:
 
     The first path is one that an editable install adds itself.
     """
-    subprocess.run(["make", "-s", "-C", str(ROOT), "build/typing/edgedec"], check=True)
     venv.create(folder / "venv", with_pip=False)
     python = folder / "venv/bin/python"
     (site_packages,) = (folder / "venv/lib").glob("python*/site-packages")
     (site_packages / "_editable_edgedec.pth").write_text(f"{ROOT / 'src'}\n", encoding="utf-8")
-    links = ROOT / "build/typing"
-    subprocess.run([str(python), str(ROOT / "tools/type_links.py"), str(links)], check=True)
+    make = ["make", "-s", "-C", str(ROOT), f"BIN={folder / 'venv/bin'}"]
+    subprocess.run([*make, "build/typing/edgedec"], check=True)
     return python
 
 
@@ -76,3 +75,12 @@ def test_a_wrong_argument_is_found_against_what_is_installed(
         'Argument "max_new_tokens" to "GenerationConfig" has incompatible type "str"; '
         'expected "int"',
     ], checked.stdout + checked.stderr
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize("goal", ["run", "check", "test", "test-fast", "docs"])
+def test_links_for_type_checkers_are_made_anew_by_each_call_of_make(goal: str) -> None:
+    listed = subprocess.run(
+        ["make", "-n", goal], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "tools/type_links.py build/typing" in listed.stdout
