@@ -86,10 +86,35 @@ class PeerOptions:
         modes = tuple(find_mode(name) for name in names)
         everyone = {"": str(self.model)} if self.model else {}
         models = _by_name(self.peer_model, "--peer-model") | everyone
+        pythons = _by_name(self.peer_python, "--peer-python")
+        self._check_used(modes, models, pythons)
         for mode in modes:
             _check_files(mode, models, self.peer_draft)
         draft = None if self.peer_draft is None else str(self.peer_draft)
-        return Rivals(modes, models, _by_name(self.peer_python, "--peer-python"), draft)
+        return Rivals(modes, models, pythons, draft)
+
+    def _check_used(
+        self, modes: tuple[Mode, ...], models: dict[str, str], pythons: dict[str, str]
+    ) -> None:
+        """Raises a ConfigError if an option says something of a peer that is not measured."""
+        measured = {mode.runtime.name for mode in modes}
+        for option, values in (("--peer-model", models), ("--peer-python", pythons)):
+            for name in values.keys() - measured - {""}:
+                raise ConfigError(
+                    f"{option} names {name}, which is not measured: add it to --against"
+                )
+            if "" in values and not measured - values.keys():
+                shared = "--model" if values is models else option
+                raise ConfigError(f"{shared} is for peers: {_without_use(measured)}")
+        if self.peer_draft is not None and not any(mode.kind == "draft" for mode in modes):
+            raise ConfigError("--peer-draft is for peers that draft: use --against NAME+draft")
+
+
+def _without_use(measured: set[str]) -> str:
+    """Returns why an option for all peers says nothing, and what to do."""
+    if measured:
+        return "each of them has one of its own, so leave it out"
+    return f"name some with --against, such as {next(iter(PEERS))}"
 
 
 def _check_files(mode: Mode, models: dict[str, str], draft: Path | None) -> None:
@@ -106,16 +131,17 @@ def _check_files(mode: Mode, models: dict[str, str], draft: Path | None) -> None
 
 def _by_name(pairs: list[str] | None, option: str) -> dict[str, str]:
     """Returns values written as NAME=VALUE, or VALUE alone for all."""
-    programs: dict[str, str] = {}
+    values: dict[str, str] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
-        if equals and name in PEERS:
-            programs[name] = value
-        elif option == "--peer-python" and "/" in pair:
-            programs[""] = pair
-        else:
-            raise ConfigError(f"{option} got {pair!r}, expected one of {', '.join(PEERS)}=PATH")
-    return programs
+        if not equals or name not in PEERS:
+            if option != "--peer-python" or "/" not in pair:
+                raise ConfigError(f"{option} got {pair!r}, expected one of {', '.join(PEERS)}=PATH")
+            name, value = "", pair
+        if name in values:
+            raise ConfigError(f"{option} got {values[name]} and {value}: give one for each peer")
+        values[name] = value
+    return values
 
 
 def only_keeping(rivals: Rivals) -> Rivals:

@@ -225,12 +225,40 @@ def test_plot(cli: Callable[..., Any], small_bundle: Path, tmp_path: Path) -> No
         (("--against", "llama.cpp"), "name one with --model"),
         (("--against", "llama.cpp", "--model", "/no/such.gguf"), "there is no model at"),
         (("--peer-model", "abc"), "--peer-model got 'abc'"),
+        (("--peer-model", "openvino=a", "--peer-model", "openvino=b"), "got a and b: give one"),
     ],
 )  # fmt: skip
 def test_mistakes_are_failures_in_one_line(
     cli: Callable[..., Any], small_bundle: Path, arguments: tuple[object, ...], words: str
 ) -> None:
     done = cli("bench", small_bundle, *arguments)
+    assert done.exit_code == 1
+    assert words in done.error
+
+
+_ALONE = "name some with --against, such as llama.cpp"
+_LLAMA = ("--against", "llama.cpp", "--peer-model", "llama.cpp=m.gguf")
+
+
+@pytest.mark.parametrize(
+    "mode", [(), ("--prompts", "prompts.jsonl"), ("--typing", "text.txt")], ids=str
+)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--model", "m.gguf"), f"--model is for peers: {_ALONE}"),
+        (("--model", "m.gguf", *_LLAMA), "--model is for peers: each of them has one of its own"),
+        (("--peer-model", "openvino=m", *_LLAMA), "--peer-model names openvino, which is not"),
+        (("--peer-python", "/usr/bin/python3"), f"--peer-python is for peers: {_ALONE}"),
+        (("--peer-python", "openvino=/usr/bin/python3"), "--peer-python names openvino, which"),
+        (("--peer-draft", "d.gguf", *_LLAMA), "--peer-draft is for peers that draft: use"),
+    ],
+)  # fmt: skip
+def test_options_of_peers_that_are_not_measured_are_refused_by_name(
+    cli: Callable[..., Any], small_bundle: Path, mode: tuple[str, ...],
+    arguments: tuple[str, ...], words: str,
+) -> None:  # fmt: skip
+    done = cli("bench", small_bundle, *mode, *arguments)
     assert done.exit_code == 1
     assert words in done.error
 
