@@ -54,15 +54,15 @@ LARGER_CONTEXT = "a larger --context: up to the bundle's own, or export with a l
 class PromptTooLongError(SessionError):
     """A prompt has more tokens than the context.
 
-    n_tokens: those of the prompt; of a text too long to be read to its end, fewer. context: most
-    that there may be.
+    n_tokens: those of the prompt; of a text too long to be read to its end, fewer. count: the same
+    in words. context: most that there may be.
     """
 
     def __init__(self, n_tokens: int, context: int, is_whole: bool = True) -> None:
         """is_whole: the whole prompt was counted."""
-        more = "" if is_whole else "more than "
+        self.count = f"{n_tokens} tokens" if is_whole else f"more than {n_tokens} tokens"
         super().__init__(
-            f"the prompt has {more}{n_tokens} tokens, the context {context}: shorten the prompt, "
+            f"the prompt has {self.count}, the context {context}: shorten the prompt, "
             f"or use {LARGER_CONTEXT}"
         )
         self.n_tokens = n_tokens

@@ -20,7 +20,7 @@ def context_overflow(error: PromptTooLongError) -> ServeError:
     """
     message = (
         f"This model's maximum context length is {error.context} tokens, but the prompt is "
-        f"too long: it has {error.n_tokens} and exceeds the context window. Shorten the prompt, or "
+        f"too long: it has {error.count} and exceeds the context window. Shorten the prompt, or "
         f"use {LARGER_CONTEXT}"
     )
     return ServeError(

@@ -114,10 +114,27 @@ def texts() -> Lines:
     return lines
 
 
+def prefill() -> Lines:
+    """Returns tokens per second of reading a prompt, of each runtime."""
+    lines = [["model", "runtime", "tokens read", "tokens/s", "edgedec over it"]]
+    for result in results("passes"):
+        ms: dict[int, dict[str, float]] = {}
+        for quantity in result.quantities:
+            if name := re.fullmatch(r"pp(\d+)", quantity.name):
+                ms.setdefault(int(name[1]), {})[quantity.subject] = median(quantity.values)
+        for n_tokens, of_runtime in sorted(ms.items()):
+            for runtime, value in of_runtime.items():
+                over = "" if runtime == "edgedec" else f"{value / of_runtime['edgedec']:.2f}"
+                speed = f"{n_tokens * 1000 / value:,.0f}"
+                lines.append([subject(result), runtime, f"{n_tokens:,}", speed, over])
+    return lines
+
+
 Tables = dict[str, Callable[[], Lines]]
 PAGES: dict[str, Tables] = {
     "docs/results.md": {
-        "price": price, "contexts": contexts, "speculation": speculation, "texts": texts,
+        "price": price, "contexts": contexts, "prefill": prefill, "speculation": speculation,
+        "texts": texts,
     },
     "README.md": {"price": price},
 }  # fmt: skip
