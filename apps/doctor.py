@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgedec.apps.console.consoles import out
+from edgedec.apps.console.facts import print_facts
 from edgedec.apps.console.terminal import bytes_text, print_json
 from edgedec.apps.measuring.machine_report import examine, named_systems, report_of
 from edgedec.apps.options import common as options
@@ -35,7 +36,7 @@ def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
 
 
 def _show(report: dict[str, Any]) -> None:
-    out.print(_machine_table(report))
+    print_facts(_machine_facts(report))
     out.print(_extras_table(report["extras"]))
     for name, extra in report["extras"].items():
         if extra["install"]:
@@ -52,7 +53,8 @@ def _show(report: dict[str, Any]) -> None:
         out.print("[green]ready to run bundles[/]")
 
 
-def _machine_table(report: dict[str, Any]) -> Table:
+def _machine_facts(report: dict[str, Any]) -> dict[str, str]:
+    """Returns what there is of this machine, in words."""
     cpu, memory, kernels = report["cpu"], report["memory"], report["kernels"]
     free = memory["available_bytes"]
     cores = (
@@ -63,7 +65,7 @@ def _machine_table(report: dict[str, Any]) -> Table:
     kinds = ", ".join(f"{n} x {kind}" for kind, n in device["cores"].items())
     if len(device["cores"]) > 1:
         cores += f": {kinds}"
-    rows = {
+    return {
         "edgedec": f"{report['edgedec_version']}, Python {report['python']}",
         "system": report["platform"],
         "machine": ", ".join(filter(None, (device["model"], device["soc"]))) or "unknown",
@@ -82,10 +84,6 @@ def _machine_table(report: dict[str, Any]) -> Table:
         f"{', '.join(kernels['available_isas']) or 'none'})",
         "threads": f"{report['uses']['threads']} by default",
     } | {name: _system_text(name, is_here) for name, is_here in report["systems"].items()}
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in rows.items():
-        table.add_row(f"[bold]{name}[/]", escape(value))
-    return table
 
 
 def _system_text(target: str, is_here: bool) -> str:

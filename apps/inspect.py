@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgedec.apps.console.consoles import out
+from edgedec.apps.console.facts import print_facts
 from edgedec.apps.console.progress import ProgressBars, bytes_amount
 from edgedec.apps.console.terminal import bytes_text, print_json
 from edgedec.apps.options import common as options
@@ -102,7 +103,7 @@ def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
         facts["prompts"] = ", ".join(prompts) or "none"
     verified = manifest.verification
     facts |= _verified({key: value for key, value in verified.items() if key != "draft"})
-    out.print(_facts(facts))
+    print_facts(facts)
     for name, model in manifest.models.items():
         shared = () if model is manifest.target else manifest.target.files
         n_bytes = sum(manifest.files[path].n_bytes for path in model.files if path not in shared)
@@ -110,7 +111,7 @@ def _show(manifest: BundleManifest, damaged: list[str] | None) -> None:
         out.print(f"\n[bold]{escape(title)}[/]  {bytes_text(n_bytes)}")
         rows = _published(model) | _model_facts(model)
         result = verified.get(name)
-        out.print(_facts(rows | (_verified(result) if isinstance(result, dict) else {})))
+        print_facts(rows | (_verified(result) if isinstance(result, dict) else {}))
     out.print()
     out.print(_files_table(manifest, damaged))
     if damaged:
@@ -228,13 +229,6 @@ def _model_facts(model: ModelEntry) -> dict[str, str]:
 
 def _short(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _facts(facts: dict[str, str]) -> Table:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in facts.items():
-        table.add_row(f"[dim]{escape(name)}[/]", escape(value))
-    return table
 
 
 def _files_table(manifest: BundleManifest, damaged: list[str] | None) -> Table:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgedec.apps.console.consoles import out
+from edgedec.apps.console.facts import print_facts
 from edgedec.apps.console.help_pages import HelpCommand, HelpGroup
 from edgedec.apps.console.terminal import bytes_text, is_plain, print_json, write_out
 from edgedec.apps.model_advice import measured_read_rate, suggested_names, tokens_per_s
@@ -121,10 +122,7 @@ def show(name: Name, json: options.Json = False, debug: options.Debug = False) -
     if json:
         print_json(model_facts)
         return
-    facts = Table.grid(padding=(0, 2, 0, 0))
-    for heading, text in _facts(model_facts):
-        facts.add_row(heading, escape(text))
-    out.print(facts)
+    print_facts(dict(_facts(model_facts)))
 
 
 def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -117,3 +117,8 @@ def test_requirement_lines(line: str, name: str, bounds: str, extra: str | None)
     row = installed._DEPENDENCY.match(line)
     assert row is not None
     assert (row["name"], row["bounds"].strip(), row["extra"]) == (name, bounds, extra)
+
+
+def test_paths_are_printed_in_one_piece(cli: Callable[..., Any]) -> None:
+    library = kernels.library_path()
+    assert any(line.endswith(str(library)) for line in cli("doctor").out.splitlines())
