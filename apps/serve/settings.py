@@ -58,8 +58,8 @@ class ServerSettings:
             raise ConfigError("--host is empty, expected an address such as 127.0.0.1")
         if self.host not in LOOPBACK and not self.api_keys and not self.is_open:
             raise ConfigError(
-                f"--host {self.host} lets other machines in: give --api-key, or --no-auth to let "
-                "everybody in"
+                f"--host {self.host} lets other machines in: give a key by --api-key-file FILE or "
+                "the variable EDGEDEC_API_KEY, or --no-auth to let everybody in"
             )
         if self.api_keys and self.is_open:
             raise ConfigError("an API key and --no-auth are given, expected one of them")

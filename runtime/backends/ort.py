@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -41,6 +42,11 @@ _ELEMENTS = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(u
 _SEVERITY_FATAL = 4
 """What ONNX Runtime may print: it raises errors, too, and our messages give those in one line."""
 
+_NO_MEMORY = re.compile("bad_alloc|failed to allocate|cannot allocate|out of memory", re.IGNORECASE)
+"""In what ONNX Runtime says where memory is short, on the host or on a device."""
+
+_LESS_MEMORY = "use a smaller --context or a smaller model, or end other programs"
+
 _NO_AFFINITY = Affinity()
 
 
@@ -60,6 +66,7 @@ def open_graph(
 
     Raises:
         BundleError: The graph or its weights are refused.
+        SessionError: No memory is left.
     """
     onnxruntime.disable_telemetry_events()  # for those who imported it before edgedec
     options = onnxruntime.SessionOptions()
@@ -78,6 +85,8 @@ def open_graph(
             options.register_custom_ops_library(str(custom_ops))
         return onnxruntime.InferenceSession(str(graph), options, list(providers))
     except Exception as error:  # its exceptions share no base of their own
+        if _NO_MEMORY.search(str(error)):
+            raise SessionError(f"no memory is left to open {graph}: {_LESS_MEMORY}") from None
         raise BundleError(
             f"ONNX Runtime refuses {graph} ({one_line(error)}); check it with "
             "`edgedec inspect --verify`, or export the model again"
@@ -106,6 +115,8 @@ class PassRunner:
         except Exception as error:
             if self._options.terminate:
                 raise KeyboardInterrupt from None
+            if _NO_MEMORY.search(str(error)):
+                raise SessionError(f"no memory is left for a pass: {_LESS_MEMORY}") from None
             raise SessionError(f"ONNX Runtime could not run the model: {one_line(error)}") from None
         finally:
             running_passes.finish(self)

@@ -177,7 +177,10 @@ def test_a_port_that_is_taken(cli: Any, smollm2_bundle: Path) -> None:
 
 
 def test_other_machines_are_not_let_in_by_accident(cli: Any, smollm2_bundle: Path) -> None:
-    assert "give --api-key, or --no-auth" in cli("serve", smollm2_bundle, "--host", "0.0.0.0").error
+    assert (
+        "give a key by --api-key-file FILE"
+        in cli("serve", smollm2_bundle, "--host", "0.0.0.0").error
+    )
 
 
 def test_what_is_no_bundle(cli: Any, tmp_path: Path, smollm2_bundle: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_key_is_asked_for(make_server: Any, headers: dict[str, str]) -> None:
 
 
 def test_other_machines_need_a_key() -> None:
-    with pytest.raises(ConfigError, match="give --api-key, or --no-auth"):
+    with pytest.raises(ConfigError, match="give a key by --api-key-file FILE"):
         ServerSettings(host="0.0.0.0")
     ServerSettings(host="0.0.0.0", api_keys=("secret",))
     ServerSettings(host="0.0.0.0", is_open=True)

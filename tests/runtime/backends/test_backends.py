@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime
 import pytest
 from graph_models import contract_of, open_graph_model
 
@@ -22,6 +23,7 @@ from edgedec.models.families import matrices
 from edgedec.models.graph import GraphContract
 from edgedec.models.reference import ReferenceModel
 from edgedec.runtime.backends.model_facts import GraphToRun
+from edgedec.runtime.backends.ort import PassRunner, open_graph
 from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -333,6 +335,27 @@ def test_broken_graph_is_one_line(
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(BundleError, match=r"^ONNX Runtime refuses [^\n]*$"):
         kind(GraphToRun(tmp_path / "model.onnx", source.config, stated(source, tmp_path), 1))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[ONNXRuntimeError] : 1 : FAIL : Load model from m.onnx failed:std::bad_alloc",
+        "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : bfc_arena.cc:376 Failed to allocate memory "
+        "for requested buffer of size 4096",
+    ],
+)
+def test_short_memory_is_no_fault_of_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    def fail(*given: object) -> None:
+        raise RuntimeError(message)
+
+    with pytest.raises(SessionError, match=r"^no memory is left for a pass: use a smaller"):
+        PassRunner().run(fail)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", fail)
+    with pytest.raises(SessionError, match=r"^no memory is left to open .*: use a smaller"):
+        open_graph(tmp_path / "model.onnx", 1, ["CPUExecutionProvider"])
 
 
 def test_graph_without_kv_cache(tmp_path: Path, source: Any) -> None:
