@@ -17,6 +17,7 @@ from edgedec.export.checkpoints.adapter_edits import Edit, Floats
 from edgedec.models.weights import SourceWeight, Weight
 
 _STACKED = re.compile(r"model\.layers\.(\d+)\..*\bexperts\.(gate_up_proj|down_proj)")
+_ROUTER = re.compile(r"model\.layers\.(\d+)\.mlp\.gate\.weight")
 _PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 
 
@@ -126,6 +127,13 @@ def stacked_sources(weights: Mapping[str, Weight], name: str) -> dict[str, Sourc
         sources[ours] = SourceWeight(name, n_experts, first_row=first_row)
         first_row += weights[ours].shape[0] // n_experts
     return sources
+
+
+def published_router(weights: Mapping[str, Weight], name: str) -> str | None:
+    """Returns the published name of the router that transformers 5 calls ``name``."""
+    match = _ROUTER.fullmatch(name)
+    router = weights.get(f"layers.{match[1]}.mlp.router.weight") if match else None
+    return router.hf.name if router else None
 
 
 def stacked_shape(

@@ -20,6 +20,7 @@ from edgedec.export.checkpoints.expert_edits import (
     StackedEdit,
     StackedPair,
     experts_by_name,
+    published_router,
     stacked_shape,
     stacked_sources,
 )
@@ -84,7 +85,8 @@ class Merged(EditedCheckpoint):
 
     def _has(self, name: str) -> bool:
         """Whether the published model has the parameter ``name``."""
-        is_matrix = any(weight.hf.name == name for weight in self._weights.values())
+        published = published_router(self._weights, name) or name
+        is_matrix = any(weight.hf.name == published for weight in self._weights.values())
         return is_matrix or bool(stacked_sources(self._weights, name))
 
     def _add_to_expert(self, folder: Path, name: str, edits: list[Edit]) -> None:
@@ -194,8 +196,9 @@ class Merged(EditedCheckpoint):
                 "and the adapter was trained with two: merge it with PEFT, set tie_word_embeddings "
                 "to false, and export the result"
             )
+        published = published_router(self._weights, name) or name
         weights: dict[str, Weight] = {
-            ours: weight for ours, weight in self._weights.items() if weight.hf.name == name
+            ours: weight for ours, weight in self._weights.items() if weight.hf.name == published
         }
         if not weights or any(weight.hf.n_experts for weight in weights.values()):
             self._refuse_name(folder, name)

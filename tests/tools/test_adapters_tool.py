@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 FUZZ = Path(__file__).parents[2] / "tools/fuzz"
@@ -99,7 +100,6 @@ def test_what_peft_merges_into_experts(tool: Any, tmp_path: Path, name: str) -> 
 
 def test_experts_that_transformers_5_stacks(tool: Any, tmp_path: Path) -> None:
     """Adapters of its parameters, made by PEFT, for a directory with a tensor for each expert."""
-    import numpy as np
     import peft
     import torch
 
@@ -144,6 +144,27 @@ def test_experts_that_transformers_5_stacks(tool: Any, tmp_path: Path) -> None:
             [merged.rows(name, at, min(at + 17, n)).dequantize() for at in range(0, n, 17)]
         )
         np.testing.assert_allclose(found, expected.reshape(n, -1), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_router_that_transformers_5_names(tool: Any, tmp_path: Path) -> None:
+    """It calls Mixtral's ``mlp.gate``; the directory says ``block_sparse_moe.gate``."""
+    from safetensors.numpy import load_file, save_file
+
+    settings = {"family": "mixtral", **UNTIED, **tool.MIXTURES["mixtral"]}
+    config = {**PLAIN, "target_modules": ["gate", "q_proj"]}
+    assert tool.made_by_peft(tmp_path, settings, config, 0) is not None
+    path = tmp_path / "adapter/adapter_model.safetensors"
+    named = {k.replace("block_sparse_moe", "mlp"): v for k, v in load_file(path).items()}
+    assert "base_model.model.model.layers.1.mlp.gate.lora_A.weight" in named
+    save_file(named, path)
+    base, expected = (tool.HuggingFaceCheckpoint(tmp_path / name) for name in ("base", "merged"))
+    merged = tool.Merged(base, ((tmp_path / "adapter", 1.0),))
+    for layer in (0, 1):
+        name = f"layers.{layer}.mlp.router.weight"
+        theirs, ours = (source.rows(name, 0, 4).dequantize() for source in (expected, merged))
+        assert abs(theirs - base.rows(name, 0, 4).dequantize()).max() > 0.01
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -131,9 +131,14 @@ LISTS = ("target_modules", "exclude_modules", "modules_to_save")
 
 
 def names_of_nothing(model: Any, config: dict[str, Any]) -> set[tuple[str, str]]:
-    """Returns each key with each of its names that no module, or parameter, of ``model`` has."""
+    """Returns each key with each of its names that no module, or parameter, of ``model`` has.
+
+    transformers 5 stacks experts that 4 has one by one. PEFT knows them by their names in 4.
+    """
     parameters = [name for name, _ in model.named_parameters()]
     modules = [*(name for name, _ in model.named_modules()), *parameters]
+    of_experts = OF_EXPERTS.get(model.config.model_type, ())
+    modules += [f"mlp.experts.{i}.{name}" for i in range(4) for name in of_experts]
     return {
         (key, name)
         for key in (*PATTERNS, *LISTS)
