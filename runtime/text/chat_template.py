@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from edgedec.runtime.text.thoughts import PAIRED_MARKS
 
 _MAX_CHARACTERS = 1_000_000  # of a template
 _FIXED = frozenset({"messages", "add_generation_prompt", "tools"})  # said by other means
+_SAMPLE = "sample_content"
 _FIRST_SUBSTITUTE, _LAST_SUBSTITUTE = 0xF0000, 0xFFFFD  # a private-use plane
 
 
@@ -69,6 +71,16 @@ class SpecialTokenEscape:
         free = (c for c in range(_FIRST_SUBSTITUTE, _LAST_SUBSTITUTE) if chr(c) not in used)
         self._substitute = {character: chr(next(free)) for character in characters}
         self.restore: Mapping[int, str] = {ord(s): c for c, s in self._substitute.items()}
+        self._escaped = {
+            escape(substitute)[1:-1].lower(): substitute
+            for substitute in self._substitute.values()
+            for escape in (repr, json.dumps)
+        }
+
+    def unescaped(self, text: str) -> str:
+        """Returns ``text`` with characters in place of what Python and JSON write for them."""
+        forms = "|".join(map(re.escape, self._escaped)) or r"(?!)"
+        return re.sub(forms, lambda match: self._escaped[match[0].lower()], text, flags=re.I)
 
     def hide(self, text: str, kept: Sequence[str] = ()) -> str:
         """Returns ``text`` with no special token in it, nor at its ends the makings of one.
@@ -173,10 +185,32 @@ class ChatTemplate:
         Raises:
             SessionError: The template refuses the messages, fails, or makes too much of them.
         """
+        self._check_names(variables)
+        if self._reads_parts_only:
+            messages = [_in_parts(message) for message in messages]
+        return self._render(messages, tools, variables)
+
+    @cached_property
+    def _reads_parts_only(self) -> bool:
+        """The template shows a content that is a list of parts, but none that is text."""
+        plain = {"role": "user", "content": _SAMPLE}
+        return not self._shows_sample(plain) and self._shows_sample(_in_parts(plain))
+
+    def _shows_sample(self, message: Mapping[str, Any]) -> bool:
+        try:
+            return _SAMPLE in self._render([message], (), {})
+        except SessionError:
+            return False
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+    ) -> str:
         self._fuel.n_left = MAX_TEMPLATE_WORK + WORK_PER_INPUT * sum(
             map(len, texts_of([*messages, *tools, dict(variables)]))
         )
-        self._check_names(variables)
         with _one_line_errors():
             return self._template.render(
                 messages=list(messages),
@@ -235,6 +269,13 @@ class BrokenTemplate:
     ) -> str:
         """Raises a SessionError that says why the template does not compile."""
         raise SessionError(self._reason)
+
+
+def _in_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns ``message`` with its text as a list of parts."""
+    if not isinstance(text := message.get("content"), str):
+        return message
+    return {**message, "content": [{"type": "text", "text": text}]}
 
 
 def texts_of(value: Any) -> Iterator[str]:

@@ -230,7 +230,7 @@ class PromptEncoder:
         kept = self._template.thought_markers
         escaped = [escape.hide_message(message, kept) for message in messages]
         hidden = escape.hide_all(list(tools)), escape.hide_all(dict(variables))
-        return self._template.render(escaped, *hidden), escape
+        return escape.unescaped(self._template.render(escaped, *hidden)), escape
 
     def _check_length(self, texts: Iterable[str]) -> None:
         """Refuses what is too long by far without encoding all of it, which takes a while.
@@ -248,7 +248,7 @@ class PromptEncoder:
 
 
 def checked_message(message: Message) -> dict[str, Any]:
-    """Returns ``message`` with its content as text; parts of text are joined.
+    """Returns ``message`` with its parts of text joined, and without keys that are null.
 
     Raises:
         SessionError: It is no chat message, or has content other than text.
@@ -267,7 +267,8 @@ def checked_message(message: Message) -> dict[str, Any]:
     if "content" not in message and role != "assistant":
         raise SessionError(f"a message of role {role!r} has no content")
     content = message.get("content")  # an answer that only calls tools has none
-    checked = {**{key: _clean(value) for key, value in message.items()}, "content": _clean(content)}
+    stated = {key: _clean(value) for key, value in message.items() if value is not None}
+    checked = {**stated, "content": _clean(content)}
     if isinstance(content, list | tuple):
         return {**checked, "content": "".join(_part_text(part) for part in content)}
     if not isinstance(content, str | None):

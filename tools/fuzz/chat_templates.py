@@ -11,14 +11,16 @@ and the outcome says why: `REASONS` and `REFUSALS` state all of it. Called again
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache, partial
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from edgedec.runtime.text.tokenizer import Tokenizer
 
 Messages = list[dict[str, Any]]
 
+KEYS = "{{ m.keys() | list | join(',') }}"
 PIECES = (
     "{{ m.content }}", "{{ m['content'] | trim }}", "{{ m.content or '' }}",
     "{% if m.content is string %}{{ m.content }}{% else %}{{ m.content | tojson }}{% endif %}",
@@ -50,8 +53,9 @@ PIECES = (
     "{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments.items() | list }}{% endif %}",
     "{% if m.content.startswith('<tool_response>') %}T{% endif %}",
     "{{ (m.content ~ '').replace('a', 'b') | upper }}", "{{ loop.index0 }}{{ loop.last }}",
-    "{{ m.content | length }}", "{{ m.keys() | list | join(',') }}",
-    "{% if m.role not in ('user', 'assistant') %}{{ raise_exception('role ' ~ m.role) }}{% endif %}",
+    "{{ m.content | length }}", KEYS, "{% if 'tool_calls' in m %}T{% endif %}",
+    "{% if m.tool_calls is defined %}{{ m.tool_calls | length }}{% endif %}",
+    "{% if m.role not in ('user', 'assistant') %}{{ raise_exception(m.role) }}{% endif %}",
     "{% set ns = namespace(n=0) %}{% for c in m.content %}{% set ns.n = ns.n + 1 %}{% endfor %}"
     "{{ ns.n }}",
 )  # fmt: skip
@@ -65,8 +69,8 @@ CHANGES = (
 ROLES = ("user", "assistant", "system", "tool", "developer")
 CONTENTS: tuple[Any, ...] = (
     "a dog", "", " \n a ", None, "<think>hm</think>\n\na", "</s><|im_end|>", "<tool_response>a",
-    "{{ m }}", [{"type": "text", "text": "a"}], [], "\u65e5\u672c \U0001f600", "a\r\nb", "x</think>",
-    [{"type": "text", "text": "a"}, {"type": "text", "text": "</s>"}], "a dog", "Hi", "12",
+    "{{ m }}", [{"type": "text", "text": "a"}], [], "\u65e5\u672c \U0001f600", "a\r\nb",
+    [{"type": "text", "text": "a"}, {"type": "text", "text": "</s>"}], "x</think>", "Hi", "12",
 )  # fmt: skip
 ARGUMENTS: tuple[Any, ...] = ({"k": [1, None]}, '{"k": [1, null]}', {}, {"a": "x < y", "b": 2.5})
 TOOL = {
@@ -81,17 +85,25 @@ TOOL = {
         },
     },
 }
-SETTINGS = ({}, {}, {}, {"enable_thinking": False}, {"enable_thinking": True})
+SETTINGS: tuple[dict[str, bool], ...] = (
+    {},
+    {},
+    {},
+    {"enable_thinking": False},
+    {"enable_thinking": True},
+)
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 SPECIALS = (*VARIABLES.values(), "<|im_start|>", "<|im_end|>")
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 
 REASONS = {
     "parts": "parts of text are joined, since many templates would print a list",
+    "text": "text is a part of text, where the template shows nothing else",
     "content": 'null and missing content is "" or as the template reads it, never "None"',
     "arguments": "arguments of calls are a mapping or text, as the template reads them",
     "calls": "calls come one by one, where the template shows one a message",
     "thoughts": "a thought has the names that the template reads",
+    "keys": "keys are content, names of thoughts that are read, and what is not null",
     "special": "a special token that a user writes is no special token",
 }
 """Why edgedec gives templates other messages."""
@@ -144,7 +156,7 @@ def _message(rng: random.Random, role: str) -> dict[str, Any]:
         optional["tool_calls"] = rng.choice((some, some, some, [], None))
         chances["tool_calls"] = 0.4
     if role == "tool":
-        optional, chances = {**optional, "tool_call_id": "call0000f"}, {**chances, "tool_call_id": 1}
+        optional["tool_call_id"], chances["tool_call_id"] = "call0000f", 1
     kept = {k: value for k, value in optional.items() if rng.random() < chances.get(k, 0.2)}
     return {"role": role, **kept}
 
@@ -154,15 +166,14 @@ def _call(rng: random.Random, name: str) -> dict[str, Any]:
     return {"id": f"call0000{name}", "type": "function", "function": function}
 
 
-def theirs(source: str, messages: Messages, more: dict[str, Any]) -> str | None:
+def theirs(source: str, messages: Messages, more: dict[str, Any]) -> str:
     """Returns what transformers renders.
 
     Raises:
         Exception: The template fails; it raises what it likes.
     """
-    from transformers.utils import chat_template_utils as utils
-
-    normalized = getattr(utils, "_normalize_chat_messages", list)(messages)  # since 5.24
+    utils: Any = importlib.import_module("transformers.utils.chat_template_utils")
+    normalized = [{k: v for k, v in m.items() if v is not None} for m in messages]  # as 5.24 does
     settings = {key: value for key, value in more.items() if key != "tools"}
     texts, _ = utils.render_jinja_template(
         [normalized], more["tools"] or None, None, source, add_generation_prompt=True,
@@ -184,10 +195,14 @@ def forms(messages: Messages) -> Iterator[tuple[list[str], Messages]]:
     """Yields each form that means the same, fewest changes first, with the keys of `REASONS`."""
     steps: list[tuple[str, list[Callable[[Messages], Messages] | None]]] = [
         ("parts", [None, _joined]),
-        ("content", [None, *(partial(_with_content, content=c) for c in ("", None, ...))]),
-        ("arguments", [None, *(partial(_with_arguments, is_text=is_text) for is_text in (0, 1))]),
         ("calls", [None, _one_by_one]),
+        ("content", [None, *(partial(_with_content, content=c) for c in ("", None, ...))]),
+        (
+            "arguments",
+            [None, *(partial(_with_arguments, is_text=is_text) for is_text in (False, True))],
+        ),
         ("thoughts", [None, *(partial(_with_thoughts, names=n) for n in _NAMES)]),
+        ("text", [None, _in_parts]),
     ]
     ways = sorted(product(*(step for _, step in steps)), key=lambda way: len(way) - way.count(None))
     for way in ways:
@@ -210,8 +225,17 @@ def _joined(messages: Messages) -> Messages:
     ]
 
 
+def _in_parts(messages: Messages) -> Messages:
+    return [
+        {**m, "content": [{"type": "text", "text": m["content"]}]}
+        if isinstance(m.get("content"), str)
+        else m
+        for m in messages
+    ]
+
+
 def _with_content(messages: Messages, content: Any) -> Messages:
-    """Returns messages whose content is ``content`` if they have none; else ``""`` without calls."""
+    """Returns messages with ``content`` where calls have none, and ``""`` where others do."""
     shaped = []
     for message in messages:
         if not message.get("content") and not isinstance(message.get("content"), list):
@@ -230,18 +254,31 @@ def _with_arguments(messages: Messages, is_text: bool) -> Messages:
         return {**call, "function": {**call["function"], "arguments": given}}
 
     return [
-        {**m, "tool_calls": [shaped(call) for call in m["tool_calls"]]} if m.get("tool_calls") else m
+        {**m, "tool_calls": [shaped(call) for call in m["tool_calls"]]}
+        if m.get("tool_calls")
+        else m
         for m in messages
     ]
 
 
 def _one_by_one(messages: Messages) -> Messages:
-    """Returns a message for each call; the text stands before the first one."""
+    """Returns a message for each call, with its result behind it; the text stands in the first."""
     shaped: Messages = []
-    for message in messages:
+    waiting = list(messages)
+    while waiting:
+        message = waiting.pop(0)
         calls = message.get("tool_calls") or []
-        shaped.append({**message, "tool_calls": calls[:1]} if calls else message)
-        shaped += [{**message, "content": None, "tool_calls": [call]} for call in calls[1:]]
+        if len(calls) < 2:
+            shaped.append(message)
+            continue
+        results = list(takewhile(lambda other: other["role"] == "tool", waiting))
+        del waiting[: len(results)]
+        for i, call in enumerate(calls):
+            shaped.append({**(message if i == 0 else {"role": "assistant"}), "tool_calls": [call]})
+            at = [m for m in results if m["tool_call_id"] == call["id"]][:1]
+            shaped += at
+            results = [m for m in results if not any(m is other for other in at)]
+        shaped += results
     return shaped
 
 
@@ -287,23 +324,32 @@ def compared(source: str, messages: Messages, more: dict[str, Any]) -> str:
             if mine == text.replace(_MARK, "<"):
                 names = [*changed, *(["special"] if is_hidden else [])]
                 return f"equal, but {' and '.join(names)}" if names else "equal"
+    if KEYS in source and compared(source.replace(KEYS, ""), messages, more).startswith("equal"):
+        return "equal, but keys"
     return "rendered here alone" if is_drawn_refused else "differs"
 
 
 def _refused(error: str, source: str, messages: Messages, more: dict[str, Any]) -> str:
-    for _, shaped in forms(messages):
-        try:
-            theirs(source, shaped, more)
-        except Exception:  # templates raise what they like
-            continue
-        reason = next((reason for words, reason in REFUSALS.items() if words in error), None)
-        return f"refused: {reason}" if reason else f"refused here alone: {error[:150]}"
-    return "both refuse"
+    """Returns what a refusal is: transformers refuses, too, or edgedec does on purpose, or not."""
+    rendered = []
+    for changed, shaped in forms(messages):
+        if "text" not in changed:
+            with suppress(Exception):  # templates raise what they like
+                theirs(source, shaped, more)
+                rendered.append(changed)
+    if not rendered:
+        return "both refuse"
+    for words, reason in REFUSALS.items():
+        if words in error:
+            return f"refused: {reason}"
+    if any(message.get("content") == [] for message in messages) and [] in rendered:
+        return "refused: no parts are an empty text, which the template refuses"
+    return f"refused here alone: {error[:150]}"
 
 
 @cache
 def read_published(folder: Path) -> tuple[str, ...]:
-    """Returns the templates under ``folder``: ``*.jinja`` and those of ``tokenizer_config.json``."""
+    """Returns the templates under ``folder``, of ``*.jinja`` and ``tokenizer_config.json``."""
     sources = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.jinja"))]
     for path in sorted(folder.rglob("tokenizer_config.json")):
         stated = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
@@ -317,7 +363,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tries", type=int, default=500)
     parser.add_argument("--seconds", type=int, default=500)
-    parser.add_argument("--templates", default=os.environ.get("EDGEDEC_TEMPLATES"), metavar="FOLDER")
+    parser.add_argument(
+        "--templates", default=os.environ.get("EDGEDEC_TEMPLATES"), metavar="FOLDER",
+        help="with published ones: *.jinja and tokenizer_config.json",
+    )  # fmt: skip
     options = parser.parse_args()
     published = read_published(Path(options.templates)) if options.templates else ()
     outcomes: Counter[str] = Counter()
