@@ -60,10 +60,14 @@ class Pair:
 
 @dataclass(frozen=True)
 class Replaced:
-    """A whole weight takes the place of the published one, or comes ``share`` of the way nearer."""
+    """A whole weight takes the place of the published one, or comes ``share`` of the way nearer.
+
+    is_of_both: the weight is the embedding's and the head's.
+    """
 
     values: Floats
     share: float
+    is_of_both: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

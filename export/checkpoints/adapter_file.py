@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -44,6 +45,10 @@ _KIND = re.compile(
 _SAVED = re.compile(r"\.modules_to_save\.(?P<adapter>[^.]+)(?P<rest>\.(weight|bias))$")
 _ORIGINAL = re.compile(r"\.original_module\.(weight|bias)$|\.trainable_tokens_original\.[^.]+$")
 """What a raw ``state_dict`` holds of the base model beside its replacement."""
+_WRAPPED_PARAMETER = re.compile(r"(\.base_layer)+\.(?!weight$|bias$)\w+$")
+"""What a raw ``state_dict`` holds of the base model's stacked experts, which PEFT leaves as is."""
+_OF_BOTH = "whole, of embedding and head"
+_OF_TOKENS = re.compile(r"(\.token_adapter)?(\.trainable_tokens_delta|\.base_layer)$")
 _PEFT_KINDS = {
     "lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector",
 }  # fmt: skip
@@ -92,10 +97,13 @@ def read_adapter(
     parts: dict[str, dict[str, Floats]] = defaultdict(dict)
     stored_modules = {}  # with a pair: by its name in the file, its name in the text model
     for name, tensor in _without_adapter_name(folder, read_tensors(folder / WEIGHTS)).items():
+        if _WRAPPED_PARAMETER.search(name):
+            continue
         module, kind = _split(folder, name)
         parts[module][kind] = _floats(folder, name, tensor)
         if ".lora_" in name:
             stored_modules[name.removeprefix(_PREFIX).partition(".lora_")[0]] = module
+    _remove_copies(parts)
     adapter = Adapter(is_tied=config.is_tied)
     _add_parameters(adapter, folder, parts, config, weight, is_known)
     tied = _TIED if config.is_tied else ()  # PEFT adapts both if one of them is named
@@ -140,6 +148,16 @@ def _without(match: re.Match[str]) -> str:
     return match.string[: match.start()] + parts.get("kind", "") + parts["rest"]
 
 
+def _remove_copies(parts: Mapping[str, dict[str, Floats]]) -> None:
+    """Removes what is a copy of the embedding's: a raw ``state_dict`` repeats it for a tied head."""
+    table, head = (parts.get(module, {}) for module in ("model.embed_tokens", "lm_head"))
+    for kind in ("whole", "tokens"):
+        if kind in table and kind in head and np.array_equal(table[kind], head[kind]):
+            del head[kind]
+            if kind == "whole":
+                table[_OF_BOTH] = table.pop(kind)
+
+
 def _split(folder: Path, name: str) -> tuple[str, str]:
     """Returns the module and the part of it that the tensor ``name`` of PEFT is."""
     stem = name.removesuffix(".weight")
@@ -151,13 +169,22 @@ def _split(folder: Path, name: str) -> tuple[str, str]:
     if stem.endswith(".lora_B.bias"):
         module, kind = stem.removesuffix(".lora_B.bias"), "lora_B.bias"
     elif stem.endswith((".token_adapter.trainable_tokens_delta", ".trainable_tokens_delta")):
-        module, kind = re.sub(r"(\.token_adapter)?\.trainable_tokens_delta$", "", stem), "tokens"
+        module, kind = _OF_TOKENS.sub("", stem), "tokens"
     elif kind not in _PEFT_KINDS:
         is_bias = name.endswith(".bias")
+        if not (is_bias or name.endswith(".weight")):
+            _refuse_own(folder, name)
         module, kind = name.removesuffix(".bias" if is_bias else ".weight"), "bias"
         kind = kind if is_bias else "whole"
-        module = module.removesuffix(".base_layer")
+        module = _OF_TOKENS.sub("", module)
     return _TEXT_PART.sub("model.", module.removeprefix(_PREFIX)), kind
+
+
+def _refuse_own(folder: Path, name: str) -> NoReturn:
+    raise UnsupportedModelError(
+        f"{folder}: holds {name[:80]}, a parameter of the base model: save the adapter alone, with "
+        "PEFT: MODEL.save_pretrained(NEW)"
+    )
 
 
 def _floats(folder: Path, name: str, tensor: StoredTensor) -> Floats:
@@ -184,7 +211,11 @@ def _add_peft(
     vocab_size: int,
 ) -> None:
     """Adds what ``parts`` do to ``module``."""
+    if (table := parts.pop(_OF_BOTH, None)) is not None:
+        adapter.matrices[f"{module}.weight"].append(Replaced(table, weight, is_of_both=True))
     if (whole := parts.pop("whole", None)) is not None:
+        if whole.ndim > 2:
+            _refuse_own(folder, f"{module}.weight")
         if whole.ndim == 1:
             adapter.vectors[f"{module}.weight"].append(Replaced(whole, weight))
         else:

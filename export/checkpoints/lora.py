@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.checkpoints.adapter_config import CONFIG, MERGE_WITH_PEFT
-from edgedec.export.checkpoints.adapter_edits import Edit, Floats, TokenRows, VectorEdit
+from edgedec.export.checkpoints.adapter_edits import Edit, Floats, Replaced, TokenRows, VectorEdit
 from edgedec.export.checkpoints.adapter_file import WEIGHTS, read_adapter
 from edgedec.export.checkpoints.adapter_names import published_modules
 from edgedec.export.checkpoints.checkpoint import Checkpoint, EditedCheckpoint
@@ -74,7 +74,8 @@ class Merged(EditedCheckpoint):
                 self._add_to_expert(folder, name, edits)
                 continue
             for edit in edits:
-                unties = not (is_shared or isinstance(edit, TokenRows))
+                is_of_both = isinstance(edit, Replaced) and edit.is_of_both
+                unties = not (is_shared or is_of_both or isinstance(edit, TokenRows))
                 for ours in self._adapted(folder, name, edit.shape, unties):
                     self._edits.setdefault(ours, []).append(edit)
         for name, vectors in adapter.vectors.items():

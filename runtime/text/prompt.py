@@ -267,8 +267,8 @@ def checked_message(message: Message) -> dict[str, Any]:
     if "content" not in message and role != "assistant":
         raise SessionError(f"a message of role {role!r} has no content")
     content = message.get("content")  # an answer that only calls tools has none
-    stated = {key: _clean(value) for key, value in message.items() if value is not None}
-    checked = {**stated, "content": _clean(content)}
+    filled = {key: _clean(value) for key, value in message.items() if value is not None}
+    checked = {**filled, "content": _clean(content)}
     if isinstance(content, list | tuple):
         return {**checked, "content": "".join(_part_text(part) for part in content)}
     if not isinstance(content, str | None):

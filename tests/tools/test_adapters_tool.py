@@ -167,6 +167,56 @@ def test_the_router_that_transformers_5_names(tool: Any, tmp_path: Path) -> None
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
 
 
+def whole_state(tool: Any, folder: Path, model: dict[str, Any], config: dict[str, Any]) -> Any:
+    """Returns the adapter whose file is the whole state of PEFT's model, and what PEFT merges."""
+    import peft
+    import transformers
+    from safetensors.torch import save_file
+
+    assert tool.made_by_peft(folder, model, {**PLAIN, **config}, 0) is not None
+    base = transformers.AutoModelForCausalLM.from_pretrained(folder / "base")
+    state = peft.PeftModel.from_pretrained(base, str(folder / "adapter")).state_dict()
+    copies = {name: tensor.clone().contiguous() for name, tensor in state.items()}
+    save_file(copies, folder / "adapter/adapter_model.safetensors")
+    return (
+        tool.Merged(tool.HuggingFaceCheckpoint(folder / "base"), ((folder / "adapter", 1.0),)),
+        tool.HuggingFaceCheckpoint(folder / "merged"),
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("is_tied", "config"),
+    [
+        (False, {}),
+        (True, {}),
+        (False, {"trainable_token_indices": [3, 40, 7]}),
+        (True, {"trainable_token_indices": [3, 40, 7]}),
+        (False, {"trainable_token_indices": {"embed_tokens": [3, 5], "lm_head": [7]}}),
+        (False, {"modules_to_save": ["lm_head", "norm"]}),
+        (False, {"target_modules": ["embed_tokens", "q_proj"]}),
+    ],
+)
+def test_a_whole_state_of_peft(
+    tool: Any, tmp_path: Path, is_tied: bool, config: dict[str, Any]
+) -> None:
+    """It holds all weights of the base model beside the adapter's, under PEFT's names."""
+    ours, theirs = whole_state(tool, tmp_path, {"tie_word_embeddings": is_tied}, config)
+    for name, shape in tool.weight_shapes(theirs.config).items():
+        if len(shape) == 2:
+            values, expected = (tool.float_rows(one, name, 0, shape[0]) for one in (ours, theirs))
+            np.testing.assert_allclose(values, expected, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_whole_state_with_stacked_experts_is_refused(tool: Any, tmp_path: Path) -> None:
+    from edgedec.models.errors import UnsupportedModelError
+
+    model = {"family": "granitemoe", **UNTIED, **tool.MIXTURES["granitemoe"]}
+    with pytest.raises(UnsupportedModelError, match=r"of the base model: save the adapter alone"):
+        whole_state(tool, tmp_path, model, {"target_modules": ["q_proj"]})
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_merging_cannot_do(tool: Any, tmp_path: Path, name: str) -> None:
