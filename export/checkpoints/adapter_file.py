@@ -149,7 +149,7 @@ def _without(match: re.Match[str]) -> str:
 
 
 def _remove_copies(parts: Mapping[str, dict[str, Floats]]) -> None:
-    """Removes what is a copy of the embedding's: a raw ``state_dict`` repeats it for a tied head."""
+    """Removes copies of the embedding, which a raw ``state_dict`` repeats for a tied head."""
     table, head = (parts.get(module, {}) for module in ("model.embed_tokens", "lm_head"))
     for kind in ("whole", "tokens"):
         if kind in table and kind in head and np.array_equal(table[kind], head[kind]):
