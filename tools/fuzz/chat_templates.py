@@ -239,9 +239,9 @@ def _with_content(messages: Messages, content: Any) -> Messages:
     shaped = []
     for message in messages:
         if not message.get("content") and not isinstance(message.get("content"), list):
-            given = content if message.get("tool_calls") else ""
+            text = content if message.get("tool_calls") else ""
             others = {key: value for key, value in message.items() if key != "content"}
-            message = others if given is ... else {**others, "content": given}
+            message = others if text is ... else {**others, "content": text}
         shaped.append(message)
     return shaped
 
@@ -250,8 +250,8 @@ def _with_arguments(messages: Messages, is_text: bool) -> Messages:
     def shaped(call: dict[str, Any]) -> dict[str, Any]:
         arguments = call["function"]["arguments"]
         value = json.loads(arguments) if isinstance(arguments, str) else arguments
-        given = json.dumps(value, ensure_ascii=False) if is_text else value
-        return {**call, "function": {**call["function"], "arguments": given}}
+        shown = json.dumps(value, ensure_ascii=False) if is_text else value
+        return {**call, "function": {**call["function"], "arguments": shown}}
 
     return [
         {**m, "tool_calls": [shaped(call) for call in m["tool_calls"]]}
@@ -352,8 +352,8 @@ def read_published(folder: Path) -> tuple[str, ...]:
     """Returns the templates under ``folder``, of ``*.jinja`` and ``tokenizer_config.json``."""
     sources = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.jinja"))]
     for path in sorted(folder.rglob("tokenizer_config.json")):
-        stated = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
-        named = stated if isinstance(stated, list) else [{"template": stated}]
+        template = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
+        named = template if isinstance(template, list) else [{"template": template}]
         sources += [use["template"] for use in named if isinstance(use["template"], str)]
     return tuple(sources)
 
