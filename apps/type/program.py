@@ -45,7 +45,7 @@ async def suggest_everywhere(
     Raises:
         ConfigError: IBus does not run, or there is no place for the suggestion.
     """
-    view, find_application = _view(is_in_panel)
+    view, find_application, follow_clicks = _view(is_in_panel)
 
     def source() -> dict[str, object]:
         return {
@@ -76,6 +76,7 @@ async def suggest_everywhere(
     service = Service(make_engine)
     await service.connect(version)
     running = asyncio.create_task(model.run())
+    follow_clicks(lambda: service.clicked())
     try:
         while True:
             await service.wait()
@@ -100,14 +101,20 @@ def typing_settings(settings: TypeSettings) -> dict[str, object]:
     }
 
 
-def _view(is_in_panel: bool) -> tuple[GhostView, Callable[[], tuple[str, bool]]]:
-    """Returns where suggestions are shown, and what finds the program in front."""
+def _view(
+    is_in_panel: bool,
+) -> tuple[GhostView, Callable[[], tuple[str, bool]], Callable[[Callable[[], None]], None]]:
+    """Returns where suggestions are shown, what finds the program in front, what reports clicks."""
     if is_in_panel or os.environ.get("WAYLAND_DISPLAY") or not os.environ.get("DISPLAY"):
-        return AuxiliaryText(), lambda: ("", False)
+        return AuxiliaryText(), lambda: ("", False), lambda on_click: None
+    from edgedec.apps.type.x11.clicks import Clicks
     from edgedec.apps.type.x11.front_window import FrontProgram
     from edgedec.apps.type.x11.ghost_window import GhostWindow
 
-    return GhostWindow(), FrontProgram().find
+    def follow_clicks(on_click: Callable[[], None]) -> None:
+        Clicks(on_click).follow(asyncio.get_running_loop())
+
+    return GhostWindow(), FrontProgram().find, follow_clicks
 
 
 async def _connected_again(

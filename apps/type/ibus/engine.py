@@ -205,6 +205,13 @@ class Engine:
             self._text.lose()
             self._suggestions.hide()
 
+    def clicked(self) -> None:
+        """Somebody clicked anywhere: the cursor may be elsewhere, as a reset for it would say."""
+        self._n_resets = 0
+        self._compose.reset()
+        self._text.lose()
+        self._suggestions.hide()
+
     def enable(self) -> None:
         """The engine is chosen while the field has the focus."""
         self.send("RequireSurroundingText")

@@ -78,6 +78,11 @@ class Service:
         self._before = await self._chosen()
         await self._call("SetGlobalEngine", "s", messages.ENGINE_NAME)
 
+    def clicked(self) -> None:
+        """Somebody clicked anywhere."""
+        for engine in self._engines.values():
+            engine.clicked()
+
     async def wait(self) -> None:
         """Returns when IBus' daemon has ended."""
         assert self._bus is not None

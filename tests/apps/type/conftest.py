@@ -45,6 +45,9 @@ PYTHON = "/usr/bin/python3"
 EDGEDEC = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
 FIELDS = Path(__file__).with_name("fields.py")
 PATIENCE_S = 60.0
+N_STILL = 5
+"""Looks at the processes in a row that must find all of them waiting."""
+
 
 # Places of keys on a US keyboard: X11's codes, which are Linux' plus 8.
 PLACES = {
@@ -85,6 +88,11 @@ def wait_for(what: Callable[[], Any], about: str, patience_s: float = PATIENCE_S
             return found
         time.sleep(0.02)
     raise AssertionError(f"waited {patience_s:g} s for {about}")
+
+
+def _stat(folder: Path) -> list[str]:
+    """Returns what Linux says of a process or a thread: its state, parent, group, session, ..."""
+    return (folder / "stat").read_text().rpartition(") ")[2].split()
 
 
 class Desktop:
@@ -158,7 +166,26 @@ class Desktop:
         self.processes.append(process)
         return process
 
-    def key(self, spec: str, pause_s: float = 0.02) -> None:
+    def settle(self) -> None:
+        """Waits until none of the desktop's processes has anything left to do."""
+        n_still = 0
+        end_s = time.monotonic() + PATIENCE_S
+        while n_still < N_STILL and time.monotonic() < end_s:
+            n_still = 0 if self._is_at_work() else n_still + 1
+            time.sleep(0.02)
+
+    def _is_at_work(self) -> bool:
+        """Says whether a thread of the desktop runs, or waits for a processor or a disk."""
+        sessions = {str(process.pid) for process in self.processes}
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if _stat(process)[3] in sessions:
+                    states = {_stat(thread)[0] for thread in process.glob("task/*")}
+                    if states & {"R", "D"}:
+                        return True
+        return False
+
+    def key(self, spec: str, pause_s: float = 0.01) -> None:
         """Presses a key as a keyboard does: ``ctrl+Right``, or a character's place."""
         from Xlib import X
         from Xlib.ext import xtest
@@ -173,7 +200,7 @@ class Desktop:
             self.display.sync()
         time.sleep(pause_s)
 
-    def type(self, text: str, pause_s: float = 0.03) -> None:
+    def type(self, text: str, pause_s: float = 0.01) -> None:
         for character in text:
             self.key(character, pause_s)
 
@@ -185,7 +212,7 @@ class Desktop:
         for kind in (X.ButtonPress, X.ButtonRelease):
             xtest.fake_input(self.display, kind, 1)
         self.display.sync()
-        time.sleep(0.1)
+        self.settle()
 
     def ghost(self) -> str:
         """Returns what the ghost window shows; empty if it is hidden."""
@@ -267,12 +294,12 @@ class Window:
         rows = [json.loads(line) for line in self.log.read_text().splitlines()]
         left, top = [row["at"] for row in rows if row["field"] == field and "at" in row][-1]
         self.desktop.click(x + left, y + top)
-        time.sleep(0.3)
 
     def clear(self) -> None:
-        self.desktop.key("Escape")
-        self.desktop.key("ctrl+a")
-        self.desktop.key("BackSpace", 0.1)
+        for key in ("Escape", "ctrl+a", "BackSpace"):
+            self.desktop.key(key)
+        wait_for(lambda: not self.text(), f"an empty field of {self.toolkit}")
+        self.desktop.settle()
 
     def close(self) -> None:
         self.process.terminate()
@@ -320,7 +347,6 @@ class Page(Window):
         x, y = self.place()
         left, top = self._told()[field]["at"]
         self.desktop.click(x + int(left), y + int(top))
-        time.sleep(0.3)
 
 
 @pytest.fixture(scope="module")
