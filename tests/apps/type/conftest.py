@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 PROGRAMS = {
     "Xvfb": "xvfb", "dbus-daemon": "dbus", "openbox": "openbox", "ibus-daemon": "ibus",
@@ -35,7 +38,7 @@ BROWSERS = {
     "chromium": (
         "chromium", "--no-sandbox", "--no-first-run", "--disable-gpu", "--disable-sync",
         "--disable-background-networking", "--password-store=basic", "--window-size=700,500",
-        "--user-data-dir={profile}", "--app={page}",
+        "--user-data-dir={profile}", "--force-device-scale-factor={scale}", "--app={page}",
     ),
     "firefox": ("firefox-esr", "--new-instance", "--profile", "{profile}", "--kiosk", "{page}"),
 }  # fmt: skip
@@ -81,12 +84,15 @@ def needs_toolkit(name: str) -> None:
 
 
 def wait_for(what: Callable[[], Any], about: str, patience_s: float = PATIENCE_S) -> Any:
-    """Returns what ``what`` returns once that is true."""
-    end_s = time.monotonic() + patience_s
-    while time.monotonic() < end_s:
+    """Returns what ``what`` returns once it is true. A machine that stands still is no delay."""
+    left_s, then_s = patience_s, time.monotonic()
+    while left_s > 0:
         if found := what():
             return found
         time.sleep(0.02)
+        now_s = time.monotonic()
+        left_s -= min(now_s - then_s, 1.0)
+        then_s = now_s
     raise AssertionError(f"waited {patience_s:g} s for {about}")
 
 
@@ -95,45 +101,37 @@ def _stat(folder: Path) -> list[str]:
     return (folder / "stat").read_text().rpartition(") ")[2].split()
 
 
-class Desktop:
-    """The processes of a desktop, its keyboard and what its screen shows."""
+def processes_of(sessions: Collection[int]) -> Iterator[Path]:
+    """Yields folders of /proc of processes that belong to some sessions."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if int(_stat(process)[3]) in sessions:
+                yield process
+
+
+class Session:
+    """The processes of a desktop, and `edgedec type` among them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.type_process: subprocess.Popen[bytes] | None = None
         for name in ("run", "home"):
             (folder / name).mkdir(mode=0o700)
-        reader, writer = os.pipe()
-        self._start(
-            "Xvfb", "-displayfd", str(writer), "-screen", "0", "1000x700x24", "-nolisten", "tcp",
-            pass_fds=[writer],
-        )  # fmt: skip
-        os.close(writer)
-        with os.fdopen(reader) as pipe:
-            self.name = f":{pipe.readline().strip()}"
         home = folder / "home"
         self.environment = {
-            "PATH": os.environ["PATH"], "HOME": str(home), "DISPLAY": self.name,
-            "XDG_RUNTIME_DIR": str(folder / "run"), "XDG_CONFIG_HOME": str(home / ".config"),
-            "XDG_CACHE_HOME": str(home / "cache"), "XDG_STATE_HOME": str(home / "state"),
-            "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "GTK_A11Y": "none", "NO_AT_BRIDGE": "1",
-            "GTK_IM_MODULE": "ibus", "QT_IM_MODULE": "ibus", "XMODIFIERS": "@im=ibus",
-            "IBUS_ENABLE_SYNC_MODE": "1", "OMP_NUM_THREADS": "1",
+            "PATH": os.environ["PATH"], "HOME": str(home), "XDG_RUNTIME_DIR": str(folder / "run"),
+            "XDG_CONFIG_HOME": str(home / ".config"), "XDG_CACHE_HOME": str(home / "cache"),
+            "XDG_STATE_HOME": str(home / "state"), "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8",
+            "GTK_A11Y": "none", "NO_AT_BRIDGE": "1", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
-        bus = self._start("dbus-daemon", "--session", "--nofork", "--print-address", stdout=-1)
+        self.environment["DBUS_SESSION_BUS_ADDRESS"] = self.start_bus()
+
+    def start_bus(self) -> str:
+        """Returns the address of a new D-Bus."""
+        bus = self.start("dbus-daemon", "--session", "--nofork", "--print-address", stdout=-1)
         assert bus.stdout is not None
-        self.environment["DBUS_SESSION_BUS_ADDRESS"] = bus.stdout.readline().decode().strip()
-        self.start_ibus()
-        self._start("openbox")
-        from Xlib.display import Display
-
-        self.display = Display(self.name)
-        self.root = self.display.screen().root
-        self.type_process: subprocess.Popen[bytes] | None = None
-
-    def start_ibus(self) -> None:
-        self.ibus = self._start("ibus-daemon", "--xim", "--panel=disable", "--replace")
-        wait_for(lambda: b"unix:" in self.output("ibus", "address"), "IBus")
+        return bus.stdout.readline().decode().strip()
 
     def output(self, *command: str) -> bytes:
         done = subprocess.run(command, env=self.environment, capture_output=True, timeout=600)
@@ -144,9 +142,7 @@ class Desktop:
         self._started = bundle, options
         log = self.folder / "type.log"
         with log.open("wb") as file:
-            self.type_process = self._start(
-                *EDGEDEC, "type", str(bundle), "--threads", "1", *options, stderr=file
-            )
+            self.type_process = self.start(*EDGEDEC, "type", str(bundle), *options, stderr=file)
         wait_for(lambda: "suggestions come from" in log.read_text(), "the model")
 
     def start_type_again(self) -> None:
@@ -156,12 +152,14 @@ class Desktop:
     def end_type(self) -> None:
         if self.type_process is not None:
             self.type_process.terminate()
-            self.type_process.wait(10)
+            self.type_process.wait(PATIENCE_S)
             self.type_process = None
 
-    def _start(self, *command: str, **options: Any) -> subprocess.Popen[bytes]:
+    def start(
+        self, *command: str, environment: dict[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[bytes]:
         options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}
-        environment = getattr(self, "environment", None)
+        environment = environment or self.environment
         process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
         self.processes.append(process)
         return process
@@ -176,14 +174,49 @@ class Desktop:
 
     def _is_at_work(self) -> bool:
         """Says whether a thread of the desktop runs, or waits for a processor or a disk."""
-        sessions = {str(process.pid) for process in self.processes}
-        for process in Path("/proc").glob("[0-9]*"):
+        for process in processes_of({process.pid for process in self.processes}):
             with suppress(OSError):
-                if _stat(process)[3] in sessions:
-                    states = {_stat(thread)[0] for thread in process.glob("task/*")}
-                    if states & {"R", "D"}:
-                        return True
+                if {_stat(thread)[0] for thread in process.glob("task/*")} & {"R", "D"}:
+                    return True
         return False
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+class Desktop(Session):
+    """An X server with a window manager and IBus: its keyboard and what its screen shows."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        reader, writer = os.pipe()
+        self.start(
+            "Xvfb", "-displayfd", str(writer), "-screen", "0", "1000x700x24", "-nolisten", "tcp",
+            pass_fds=[writer],
+        )  # fmt: skip
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            self.name = f":{pipe.readline().strip()}"
+        self.environment |= {
+            "DISPLAY": self.name, "GTK_IM_MODULE": "ibus", "QT_IM_MODULE": "ibus",
+            "XMODIFIERS": "@im=ibus", "IBUS_ENABLE_SYNC_MODE": "1",
+        }  # fmt: skip
+        self.start_ibus()
+        self.start("openbox")
+        from Xlib.display import Display
+
+        self.display = Display(self.name)
+        self.root = self.display.screen().root
+
+    def start_ibus(self) -> None:
+        self.ibus = self.start("ibus-daemon", "--xim", "--panel=disable", "--replace")
+        wait_for(lambda: b"unix:" in self.output("ibus", "address"), "IBus")
 
     def key(self, spec: str, pause_s: float = 0.01) -> None:
         """Presses a key as a keyboard does: ``ctrl+Right``, or a character's place."""
@@ -216,6 +249,16 @@ class Desktop:
 
     def ghost(self) -> str:
         """Returns what the ghost window shows; empty if it is hidden."""
+        window = self._ghost_window()
+        return self.title(window.id) if window else ""
+
+    def ghost_box(self) -> tuple[int, int, int, int]:
+        """Returns the ghost window's left, top, width and height on the screen."""
+        geometry = self._ghost_window().get_geometry()
+        return geometry.x, geometry.y, geometry.width, geometry.height
+
+    def _ghost_window(self) -> Any:
+        """Returns the ghost's window; None if it is hidden."""
         from Xlib import X
         from Xlib.error import XError
 
@@ -223,130 +266,161 @@ class Desktop:
             with suppress(XError):
                 name = window.get_wm_class()
                 if name and name[1] == "edgedec-type":
-                    if window.get_attributes().map_state != X.IsViewable:
-                        return ""
-                    title = self.display.intern_atom("_NET_WM_NAME")
-                    return window.get_full_property(title, X.AnyPropertyType).value.decode()
-        return ""
+                    return window if window.get_attributes().map_state == X.IsViewable else None
+        return None
 
-    def picture(self, path: Path) -> None:
-        from PIL import Image
+    def front(self) -> int:
+        """Returns the number of the window in front; 0 if there is none."""
+        value = self._property(self.root, "_NET_ACTIVE_WINDOW")
+        return int(value[0]) if value else 0
 
-        geometry = self.root.get_geometry()
+    def activate(self, number: int) -> None:
+        """Asks the window manager to bring a window to the front."""
+        from Xlib import X
+        from Xlib.protocol.event import ClientMessage
+
+        window = self.display.create_resource_object("window", number)
+        kind, by_a_task_bar = self.display.intern_atom("_NET_ACTIVE_WINDOW"), 2
+        message = ClientMessage(
+            window=window, client_type=kind, data=(32, [by_a_task_bar, 0, 0, 0, 0])
+        )
+        mask = X.SubstructureRedirectMask | X.SubstructureNotifyMask
+        self.root.send_event(message, event_mask=mask)
+        self.display.sync()
+
+    def title(self, number: int) -> str:
+        """Returns a window's title; empty if it has none, or there is no such window."""
+        from Xlib.error import XError
+
+        try:
+            window = self.display.create_resource_object("window", number)
+            value = self._property(window, "_NET_WM_NAME")
+        except XError:
+            return ""
+        return bytes(value).decode() if value else ""
+
+    def _property(self, window: Any, name: str) -> Any:
         from Xlib import X
 
+        found = window.get_full_property(self.display.intern_atom(name), X.AnyPropertyType)
+        return found.value if found is not None else None
+
+    def picture(self) -> Image:
+        """Returns what the screen shows."""
+        from PIL import Image
+        from Xlib import X
+
+        geometry = self.root.get_geometry()
         shot = self.root.get_image(0, 0, geometry.width, geometry.height, X.ZPixmap, 0xFFFFFFFF)
         size = geometry.width, geometry.height
-        Image.frombytes("RGB", size, shot.data, "raw", "BGRX").save(path)
-
-    def close(self) -> None:
-        for process in reversed(self.processes):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(5)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        return Image.frombytes("RGB", size, shot.data, "raw", "BGRX")
 
 
 class Window:
-    """A window with text fields of a toolkit."""
+    """A window with text fields of a toolkit. number: X11's."""
 
-    def __init__(self, desktop: Desktop, toolkit: str) -> None:
+    def __init__(self, desktop: Desktop, toolkit: str, scale: int = 1) -> None:
         needs_toolkit(toolkit)
         self.desktop, self.toolkit = desktop, toolkit
         self.log = desktop.folder / f"{toolkit}-{time.monotonic_ns()}.jsonl"
-        self.process = desktop._start(PYTHON, str(FIELDS), toolkit, str(self.log))
-        wait_for(self._is_in_front, f"the window of {toolkit}")
+        self.log.touch()
+        self._start([PYTHON, str(FIELDS), toolkit, str(self.log)], scale)
         if toolkit != "vte":
-            wait_for(self._takes_keys, f"the field of {toolkit}")
-            self.clear()
+            self._wait_for_keys()
 
-    def _takes_keys(self) -> bool:
-        self.desktop.key("x", 0.2)
-        return "x" in self.text()
+    def _start(self, command: Sequence[str], scale: int) -> None:
+        behind = self.desktop.front()
+        scales = {"GDK_SCALE": str(scale), "QT_SCALE_FACTOR": str(scale)}
+        environment = {**self.desktop.environment, **scales}
+        self.process = self.desktop.start(*command, environment=environment)
+        self.number = 0
 
-    def _is_in_front(self) -> bool:
-        from Xlib import X
+        def is_shown() -> bool:
+            front = self.desktop.front()
+            self.number = front if front != behind else 0
+            return self.number > 0 and self._is_ready()
 
-        active = self.desktop.display.intern_atom("_NET_ACTIVE_WINDOW")
-        found = self.desktop.root.get_full_property(active, X.AnyPropertyType)
-        return found is not None and bool(found.value) and found.value[0] != 0
+        wait_for(is_shown, f"the window of {self.toolkit}", 2 * PATIENCE_S)
+
+    def _is_ready(self) -> bool:
+        return True
+
+    def _wait_for_keys(self) -> None:
+        def takes_keys() -> bool:
+            self.desktop.key("x", 0.2)
+            return "x" in self.text()
+
+        wait_for(takes_keys, f"the field of {self.toolkit}")
+        self.clear()
 
     def text(self, field: str = "view") -> str:
+        texts = [row["text"] for row in self._rows(field) if "text" in row]
+        return str(texts[-1]) if texts else ""
+
+    def place_of(self, field: str) -> tuple[int, int]:
+        """Returns a place in a field. Units: pixels of the window."""
+        left, top = [row["at"] for row in self._rows(field) if "at" in row][-1]
+        return int(left), int(top)
+
+    def _rows(self, field: str) -> list[dict[str, Any]]:
         rows = [json.loads(line) for line in self.log.read_text().splitlines()]
-        texts = [row["text"] for row in rows if row["field"] == field and "text" in row]
-        return texts[-1] if texts else ""
+        return [row for row in rows if row["field"] == field]
 
     def place(self) -> tuple[int, int]:
         """Returns where the window's content begins on the screen."""
-        from Xlib import X
-
-        active = self.desktop.display.intern_atom("_NET_ACTIVE_WINDOW")
-        number = self.desktop.root.get_full_property(active, X.AnyPropertyType).value[0]
-        window = self.desktop.display.create_resource_object("window", number)
+        window = self.desktop.display.create_resource_object("window", self.number)
         corner = window.translate_coords(self.desktop.root, 0, 0)
         return -corner.x, -corner.y
 
-    def turn_to(self, field: str) -> None:
-        """Clicks at a field, whose middle the program said."""
-        x, y = self.place()
-        rows = [json.loads(line) for line in self.log.read_text().splitlines()]
-        left, top = [row["at"] for row in rows if row["field"] == field and "at" in row][-1]
-        self.desktop.click(x + left, y + top)
+    def turn_to(self, field: str, right: int = 0, down: int = 0) -> None:
+        """Clicks at a field."""
+        (x, y), (left, top) = self.place(), self.place_of(field)
+        self.desktop.click(x + left + right, y + top + down)
 
-    def clear(self) -> None:
+    def clear(self, field: str = "view") -> None:
         for key in ("Escape", "ctrl+a", "BackSpace"):
             self.desktop.key(key)
-        wait_for(lambda: not self.text(), f"an empty field of {self.toolkit}")
+        wait_for(lambda: not self.text(field), f"an empty field of {self.toolkit}")
         self.desktop.settle()
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(PATIENCE_S)
+        wait_for(lambda: self.desktop.front() != self.number, f"the end of {self.toolkit}")
 
 
 class Page(Window):
     """The same fields in a browser. The page's title tells what is in them."""
 
-    def __init__(self, desktop: Desktop, browser: str) -> None:
+    def __init__(self, desktop: Desktop, browser: str, scale: int = 1) -> None:
         command = BROWSERS[browser]
         if not shutil.which(command[0]):
             pytest.skip(f"needs packages of the system: {command[0]}")
         self.desktop, self.toolkit = desktop, browser
-        profile = desktop.folder / f"{browser}-profile"
+        profile = desktop.folder / f"{browser}-profile-{scale}"
         profile.mkdir(exist_ok=True)
         page = FIELDS.with_suffix(".html").as_uri()
-        told = [part.format(profile=profile, page=page) for part in command]
-        self.process = desktop._start(*told)
-        wait_for(self._told, f"the page in {browser}", 90)
-        wait_for(self._takes_keys, f"the field of {browser}")
-        self.clear()
+        filled_in = [part.format(profile=profile, page=page, scale=scale) for part in command]
+        self._start(filled_in, scale)
+        self._wait_for_keys()
 
-    def _told(self) -> dict[str, Any]:
-        from Xlib import X
+    def _is_ready(self) -> bool:
+        return bool(self._fields())
 
-        if not self._is_in_front():
-            return {}
-        active = self.desktop.display.intern_atom("_NET_ACTIVE_WINDOW")
-        number = self.desktop.root.get_full_property(active, X.AnyPropertyType).value[0]
-        window = self.desktop.display.create_resource_object("window", number)
-        atom = self.desktop.display.intern_atom("_NET_WM_NAME")
-        title = window.get_full_property(atom, X.AnyPropertyType)
-        text = title.value.decode() if title else ""
+    def _fields(self) -> dict[str, Any]:
+        text = self.desktop.title(self.number)
         if not text.startswith("{") or " END" not in text:
             return {}
-        found: dict[str, Any] = json.loads(text[: text.rindex(" END")])
-        return found
+        fields: dict[str, Any] = json.loads(text[: text.rindex(" END")])
+        return fields
 
     def text(self, field: str = "view") -> str:
-        told = self._told()
-        return str(told[field]["text"]) if told else ""
+        fields = self._fields()
+        return str(fields[field]["text"]) if fields else ""
 
-    def turn_to(self, field: str) -> None:
-        x, y = self.place()
-        left, top = self._told()[field]["at"]
-        self.desktop.click(x + int(left), y + int(top))
+    def place_of(self, field: str) -> tuple[int, int]:
+        left, top = self._fields()[field]["at"]
+        return int(left), int(top)
 
 
 @pytest.fixture(scope="module")
@@ -360,7 +434,7 @@ def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desktop]:
 @pytest.fixture(scope="module")
 def suggesting(desktop: Desktop, smollm2_bundle: Path) -> Desktop:
     """The desktop with `edgedec type`."""
-    desktop.start_type(smollm2_bundle)
+    desktop.start_type(smollm2_bundle, "--threads", "1")
     return desktop
 
 

@@ -7,13 +7,14 @@ Each change of a field is a line of JSON in FILE.
 
 import json
 import sys
+import time
 
 toolkit, path = sys.argv[1:]
 out = open(path, "a", buffering=1)  # noqa: PTH123, SIM115 - until the process ends
 
 
 def tell(field, text):
-    out.write(json.dumps({"field": field, "text": text}) + "\n")
+    out.write(json.dumps({"field": field, "text": text, "s": time.monotonic()}) + "\n")
 
 
 def place(field, x, y):

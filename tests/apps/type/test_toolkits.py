@@ -145,6 +145,7 @@ def test_another_field_inserts_nothing(typed: Window) -> None:
     typed.desktop.key("shift+Tab")
     is_hidden(typed)
     typed.desktop.settle()
+    typed.turn_to("view")
     assert typed.text().strip() == TEXT + "is"
 
 
@@ -161,9 +162,7 @@ def test_nothing_is_suggested_in(window: Window, field: str) -> None:
     window.desktop.key("Tab")  # which is the application's
     becomes(window, text, field)
     window.turn_to(field)
-    window.desktop.key("ctrl+a")
-    window.desktop.key("BackSpace")
-    becomes(window, "", field)
+    window.clear(field)
     window.turn_to("view")
 
 
@@ -176,6 +175,27 @@ def test_nobody_takes_its_end_for_an_acceptance(typed: Window) -> None:
     becomes(typed, TEXT + " ok")
     is_hidden(typed)
     desktop.start_type_again()
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+@pytest.mark.parametrize("toolkit", [*(name for name in TOOLKITS if name != "vte"), *BROWSERS])
+def test_the_suggestion_stands_behind_the_text(
+    suggesting: Desktop, toolkit: str, scale: int
+) -> None:
+    window = (Page if toolkit in BROWSERS else Window)(suggesting, toolkit, scale)
+    try:
+        suggesting.type(TEXT)
+        ghost = wait_for(suggesting.ghost, "a suggestion")
+        becomes(window, TEXT)
+        if toolkit != "gtk4":  # which does not say where the caret is
+            left, top, _, height = suggesting.ghost_box()
+            assert 12 * scale <= height <= 28 * scale
+            before = suggesting.picture().crop((left - 8 * scale, top, left, top + height))
+            assert min(before.convert("L").tobytes()) < 100  # ink of the last letter
+        suggesting.key("Tab")
+        wait_for(lambda: window.text().startswith(TEXT + ghost), "the suggestion in the text")
+    finally:
+        window.close()
 
 
 def test_terminals_are_left_alone(suggesting: Desktop) -> None:

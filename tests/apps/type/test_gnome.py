@@ -1,0 +1,114 @@
+"""Suggestions on Wayland, in a GNOME Shell without a screen: `make test-desktop`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import FIELDS, PLACES, PYTHON, Session, needs_programs, needs_toolkit, wait_for
+
+pytestmark = pytest.mark.toolkits
+
+TEXT = "thank you very mu"
+AS_LINUX_HAS_IT = 8
+"""What X11's codes of keys are more than Linux'."""
+
+
+class Gnome(Session):
+    """A session of GNOME on Wayland."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.environment |= {
+            "DBUS_SYSTEM_BUS_ADDRESS": self.start_bus(), "XDG_SESSION_TYPE": "wayland",
+            "XDG_SESSION_ID": "c1", "XDG_CURRENT_DESKTOP": "GNOME", "GSETTINGS_BACKEND": "memory",
+            "LIBGL_ALWAYS_SOFTWARE": "1", "GDK_BACKEND": "wayland",
+        }  # fmt: skip
+        self.start(PYTHON, "-m", "dbusmock", "--system", "--template", "logind")
+        wait_for(lambda: b"login1" in self._call("DBus", "/", "ListNames", bus="system"), "logind")
+        self.start(
+            "gnome-shell", "--wayland", "--headless", "--unsafe-mode", "--no-x11",
+            "--virtual-monitor", "1000x700",
+        )  # fmt: skip
+        wait_for(lambda: "true" in self.ask("!Main.layoutManager._startingUp"), "the shell")
+        keyboard = "imports.gi.Clutter.InputDeviceType.KEYBOARD_DEVICE"
+        seat = "imports.gi.Clutter.get_default_backend().get_default_seat()"
+        self.ask(f"global.keyboard = {seat}.create_virtual_device({keyboard}); 1")
+        self.environment["WAYLAND_DISPLAY"] = "wayland-0"
+        wait_for(lambda: b"unix:" in self.output("ibus", "address"), "IBus")
+
+    def ask(self, script: str) -> str:
+        """Returns what a script in the shell comes to."""
+        return self._call("gnome.Shell", "/org/gnome/Shell", "gnome.Shell.Eval", script).decode()
+
+    def _call(self, name: str, path: str, method: str, *arguments: str, bus: str = "session"):
+        owner = "org.freedesktop.DBus" if name == "DBus" else f"org.{name}"
+        method = f"{owner}.{method}" if name == "DBus" else f"org.{method}"
+        command = ("--dest", owner, "--object-path", path, "--method", method, *arguments)
+        return self.output("gdbus", "call", f"--{bus}", *command)
+
+    def key(self, name: str) -> None:
+        code = PLACES[name] - AS_LINUX_HAS_IT
+        press = "global.keyboard.notify_key(0, {}, {});"
+        self.ask(press.format(code, 1) + press.format(code, 0) + "1")
+
+    def shown(self) -> str:
+        """Returns the auxiliary text that is shown; empty if none is."""
+        popup = "imports.misc.ibusManager.getIBusManager()._candidatePopup"
+        answer = self.ask(f"{popup}.visible ? {popup}._auxText.text : ''")
+        return str(json.loads(answer[answer.index("'") + 1 : answer.rindex("'")]))
+
+    def open_fields(self, log: Path) -> None:
+        """Opens a window with a text field, in front."""
+        self.start(PYTHON, str(FIELDS), "gtk4", str(log))
+        first = "global.get_window_actors()[0]"
+        to_front = f"Main.overview.hide(); {first} && Main.activateWindow({first}.meta_window); "
+        title = "global.display.focus_window ? global.display.focus_window.title : ''"
+        wait_for(lambda: "fields" in self.ask(to_front + title), "the window")
+
+
+@pytest.fixture
+def gnome(tmp_path: Path) -> Iterator[Gnome]:
+    needs_programs()
+    needs_toolkit("gtk4")
+    if not shutil.which("gnome-shell"):
+        pytest.skip("needs packages of the system: gnome-shell")
+    if subprocess.run([PYTHON, "-c", "import dbusmock"], capture_output=True).returncode:
+        pytest.skip("needs packages of the system: python3-dbusmock")
+    session = Gnome(tmp_path)
+    yield session
+    session.close()
+
+
+def test_suggestions_on_wayland(gnome: Gnome, smollm2_bundle: Path, tmp_path: Path) -> None:
+    """Tab takes what the shell shows below the caret; Escape leaves the text as it is."""
+    log = tmp_path / "fields.jsonl"
+    gnome.start_type(smollm2_bundle, "--threads", "1")
+    gnome.open_fields(log)
+
+    def text() -> str:
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        return next((row["text"] for row in reversed(rows) if row.get("text")), "")
+
+    def becomes(expected: str) -> None:
+        wait_for(lambda: text() == expected, f"{expected!r}")
+
+    written = ""
+    for is_taken in (True, False):
+        for character in TEXT:
+            gnome.key(character)
+        written += TEXT
+        becomes(written)
+        wait_for(gnome.shown, "a suggestion")
+        gnome.settle()
+        ghost = gnome.shown()
+        gnome.key("Tab" if is_taken else "Escape")
+        wait_for(lambda: not gnome.shown(), "an end of the suggestion")
+        gnome.key("\n")
+        written += (ghost if is_taken else "") + "\n"
+        becomes(written)
