@@ -197,7 +197,8 @@ class Desktop(Session):
         super().__init__(folder)
         reader, writer = os.pipe()
         self.start(
-            "Xvfb", "-displayfd", str(writer), "-screen", "0", "1000x700x24", "-nolisten", "tcp",
+            "Xvfb", "-displayfd", str(writer), "-screen", "0", "1000x700x24",
+            "-nolisten", "tcp", "-r",
             pass_fds=[writer],
         )  # fmt: skip
         os.close(writer)
@@ -205,7 +206,7 @@ class Desktop(Session):
             self.name = f":{pipe.readline().strip()}"
         self.environment |= {
             "DISPLAY": self.name, "GTK_IM_MODULE": "ibus", "QT_IM_MODULE": "ibus",
-            "XMODIFIERS": "@im=ibus", "IBUS_ENABLE_SYNC_MODE": "1",
+            "XMODIFIERS": "@im=ibus",
         }  # fmt: skip
         self.start_ibus()
         self.start("openbox")
@@ -271,7 +272,7 @@ class Desktop(Session):
 
     def front(self) -> int:
         """Returns the number of the window in front; 0 if there is none."""
-        value = self._property(self.root, "_NET_ACTIVE_WINDOW")
+        value = self._property(self.root.id, "_NET_ACTIVE_WINDOW")
         return int(value[0]) if value else 0
 
     def activate(self, number: int) -> None:
@@ -290,20 +291,26 @@ class Desktop(Session):
 
     def title(self, number: int) -> str:
         """Returns a window's title; empty if it has none, or there is no such window."""
-        from Xlib.error import XError
-
-        try:
-            window = self.display.create_resource_object("window", number)
-            value = self._property(window, "_NET_WM_NAME")
-        except XError:
-            return ""
+        value = self._property(number, "_NET_WM_NAME")
         return bytes(value).decode() if value else ""
 
-    def _property(self, window: Any, name: str) -> Any:
-        from Xlib import X
+    def session_of(self, number: int) -> int:
+        """Returns the session of processes that a window belongs to; 0 if there is none."""
+        value = self._property(number, "_NET_WM_PID")
+        with suppress(OSError):
+            return int(_stat(Path("/proc", str(value[0])))[3]) if value else 0
+        return 0
 
-        found = window.get_full_property(self.display.intern_atom(name), X.AnyPropertyType)
-        return found.value if found is not None else None
+    def _property(self, number: int, name: str) -> Any:
+        """Returns a property of a window; None if it has none, or there is no such window."""
+        from Xlib import X
+        from Xlib.error import XError
+
+        window = self.display.create_resource_object("window", number)
+        with suppress(XError):
+            found = window.get_full_property(self.display.intern_atom(name), X.AnyPropertyType)
+            return found.value if found is not None else None
+        return None
 
     def picture(self) -> Image:
         """Returns what the screen shows."""
@@ -329,16 +336,17 @@ class Window:
             self._wait_for_keys()
 
     def _start(self, command: Sequence[str], scale: int) -> None:
-        behind = self.desktop.front()
-        scales = {"GDK_SCALE": str(scale), "QT_SCALE_FACTOR": str(scale)}
-        environment = {**self.desktop.environment, **scales}
+        environment = self.desktop.environment | {
+            "GDK_SCALE": str(scale), "QT_SCALE_FACTOR": str(scale)
+        }  # fmt: skip
+        if self.toolkit in ("gtk4", "qt5", "qt6"):
+            environment["IBUS_ENABLE_SYNC_MODE"] = "1"  # as docs/type.md says
         self.process = self.desktop.start(*command, environment=environment)
         self.number = 0
 
         def is_shown() -> bool:
-            front = self.desktop.front()
-            self.number = front if front != behind else 0
-            return self.number > 0 and self._is_ready()
+            self.number = self.desktop.front()
+            return self.desktop.session_of(self.number) == self.process.pid and self._is_ready()
 
         wait_for(is_shown, f"the window of {self.toolkit}", 2 * PATIENCE_S)
 
@@ -386,7 +394,7 @@ class Window:
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(PATIENCE_S)
-        wait_for(lambda: self.desktop.front() != self.number, f"the end of {self.toolkit}")
+        wait_for(lambda: not self.desktop.session_of(self.number), f"the end of {self.toolkit}")
 
 
 class Page(Window):

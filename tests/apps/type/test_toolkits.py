@@ -231,6 +231,7 @@ def test_layouts(window: Window, layout: str, keys: str, text: str) -> None:
     try:
         for key in keys.replace("MENU", "\0"):
             window.desktop.key("menu" if key == "\0" else key)
+            window.desktop.settle()  # Qt takes what is composed behind keys that wait for it
         becomes(window, text)
     finally:
         window.desktop.output("setxkbmap", "-option", "", "us")
