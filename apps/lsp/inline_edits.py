@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -31,6 +32,13 @@ _MAX_UNITS = 1 << 22
 """Of documents in which edits are predicted. Units: UTF-16 units."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """A question about a document; equal to itself only."""
+
+    document: OpenDocument
+
+
 class InlineEdits:
     """Answers what an editor asks about the next edit. Lives in the event loop."""
 
@@ -38,7 +46,7 @@ class InlineEdits:
         self._documents = documents
         self._model = model
         self._offered: OrderedDict[str, Edit] = OrderedDict()
-        self._open_question: OpenDocument | None = None  # of the question that has no answer yet
+        self._open_question: _Question | None = None  # that has no answer yet
         self._latest: tuple[OpenDocument, int, Edit] | None = None
 
     async def inline_edit(self, params: InlineEditParams) -> InlineEditList:
@@ -50,15 +58,15 @@ class InlineEdits:
             return InlineEditList([])
         if version is not None and version != document.version:
             return InlineEditList([])
-        self._open_question = document
-        edit = await self._predict(document, params)
+        question = self._open_question = _Question(document)
+        edit = await self._predict(question, params)
         if edit is None:
             return InlineEditList([])
         return InlineEditList([self._offer(document, edit)])
 
     def changing(self, document: OpenDocument, line: int) -> None:
         """A document is about to be changed in a line."""
-        if self._open_question is document:
+        if self._open_question is not None and self._open_question.document is document:
             self._open_question = None
             if self._model.predictor is not None:
                 self._model.predictor.pause()
@@ -110,22 +118,22 @@ class InlineEdits:
     def was_shown(self, params: Any) -> None:
         """An edit is on the screen, or another document is looked at; neither changes anything."""
 
-    async def _predict(self, document: OpenDocument, params: InlineEditParams) -> Edit | None:
+    async def _predict(self, question: _Question, params: InlineEditParams) -> Edit | None:
         predictor = await self._model.predicting()
-        if predictor is None or self._open_question is not document:
+        if predictor is None or self._open_question is not question:
             return None
         marked = [] if params.context is None else params.context.diagnostics or []
         lines = tuple(sorted({mark.range.start.line for mark in marked}))
         try:
             return await asyncio.wrap_future(
-                predictor.update(document.whole(params.position), lines)
+                predictor.update(question.document.whole(params.position), lines)
             )
         except SessionError as error:
             self._model.fail_edits(error)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                if self._open_question is document:
+                if self._open_question is question:
                     self._open_question = None
                     predictor.pause()
                 raise

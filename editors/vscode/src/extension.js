@@ -1,6 +1,7 @@
-// Suggestions of `edgedec lsp` in VS Code, its status item and its commands.
-const { commands, window, workspace, StatusBarAlignment } = require("vscode");
+// Suggestions and edits of `edgedec lsp` in VS Code, its status item and its commands.
+const { commands, window, workspace, InlineCompletionTriggerKind, StatusBarAlignment } = require("vscode");
 const { LanguageClient, State } = require("vscode-languageclient/node");
+const edits = require("./edits");
 const { findProgram } = require("./program");
 const { pickModel } = require("./models");
 
@@ -8,7 +9,8 @@ const SECTION = "edgedec";
 const INSTALL = "pip install 'edgedec-runtime[lsp]'";
 
 let client, item, program;
-let problem = "";
+let problem = ""; // why there is no server
+let complaint = ""; // what the server said last that it cannot do
 
 const setting = (name) => workspace.getConfiguration(SECTION).get(name);
 const change = (name, value) => workspace.getConfiguration(SECTION).update(name, value, true);
@@ -29,6 +31,7 @@ exports.activate = async (context) => {
       if (event.affectsConfiguration("edgedec.command") || !client || problem) restart();
       else showStatus();
     }),
+    ...edits.follow(() => client, isWanted),
     workspace.onDidGrantWorkspaceTrust(() => client || restart()),
   );
   await restart();
@@ -42,15 +45,14 @@ async function restart() {
   client = undefined;
   program = await findProgram(setting("command"));
   problem = program ? "" : "edgedec is not installed";
+  complaint = "";
   if (program && setting("bundle")) {
     client = new LanguageClient(SECTION, SECTION, { command: program, args: ["lsp"] }, {
       documentSelector: [{ scheme: "file" }, { scheme: "untitled" }, { scheme: "vscode-remote" }],
       synchronize: { configurationSection: SECTION },
-      middleware: {
-        provideInlineCompletionItems: (document, position, context, token, next) =>
-          isWanted(document) ? next(document, position, context, token) : undefined,
-      },
+      middleware: { provideInlineCompletionItems: complete, handleWorkDoneProgress: followLoading },
     });
+    client.onNotification("window/showMessage", showMessage);
     client.onDidChangeState(showStatus);
     await client.start().catch((error) => (problem = String(error.message ?? error)));
   }
@@ -60,12 +62,40 @@ async function restart() {
 /** Says whether a document may have suggestions. */
 const isWanted = (document) => setting("enabled") && !setting("excluded_languages").includes(document.languageId);
 
+/** Asks for suggestions; says so if there is only one where somebody wants another. */
+async function complete(document, position, context, token, next) {
+  if (!isWanted(document)) return undefined;
+  const asked = next(document, position, context, token);
+  edits.completes(asked);
+  const list = await asked;
+  const isOnly = (list?.items ?? list)?.length === 1 && context.triggerKind === InlineCompletionTriggerKind.Invoke;
+  if (isOnly) window.setStatusBarMessage("edgedec: this is the only suggestion", 4000);
+  return list;
+}
+
+/** Shows what the server says. An error stays in the status item until a model is loaded. */
+function showMessage({ type, message }) {
+  const isError = type === 1;
+  if (!isError) return window.showInformationMessage(message);
+  complaint = message.replace(/^edgedec: /, "");
+  showStatus();
+  window.showErrorMessage(message, "Choose a model").then((answer) => answer && chooseModel());
+}
+
+/** Forgets an error once another model is being loaded. */
+function followLoading(token, params, next) {
+  if (params.kind === "begin") complaint = "";
+  next(token, params);
+  showStatus();
+}
+
 /** Shows in the status item how things are. */
 function showStatus() {
   const bundle = setting("bundle");
   const name = bundle.split(/[\\/]/).pop().replace(/\.edgedec$/, "");
   const isRunning = client?.state === State.Running;
   if (problem) [item.text, item.tooltip] = ["$(warning) edgedec", `${problem}: ${INSTALL}`];
+  else if (complaint) [item.text, item.tooltip] = ["$(warning) edgedec", complaint];
   else if (!bundle) [item.text, item.tooltip] = ["$(sparkle) edgedec: choose a model", ""];
   else if (!setting("enabled")) [item.text, item.tooltip] = ["$(circle-slash) edgedec", `off: ${name}`];
   else if (!isRunning) [item.text, item.tooltip] = ["$(loading~spin) edgedec", "starting"];

@@ -181,6 +181,14 @@ def test_a_key_while_a_prediction_is_on_its_way_makes_it_empty(knowing: Editor) 
     assert document.offered() == document.text.replace("return width", "return w")
 
 
+def test_a_cancelled_question_does_not_end_the_next(knowing: Editor) -> None:
+    document = renamed(knowing)
+    for _ in range(8):
+        number = document.ask()
+        knowing.notify("$/cancelRequest", {"id": number})
+        assert document.edit() is not None
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
 def test_line_ends_and_tabs_stay(knowing: Editor, end: str) -> None:
     text = "def f(width):\n\tif width:\n\t\treturn '🙂', width\n".replace("\n", end)

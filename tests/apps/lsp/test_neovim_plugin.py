@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import PROGRAM
+from .conftest import KNOWING, PROGRAM
 
 pynvim = pytest.importorskip("pynvim", reason="there is no pynvim")
 pytestmark = pytest.mark.e2e
@@ -39,6 +39,31 @@ class Neovim:
         options = {"cmd": command, "bundle": bundle}
         self.lua("require('edgedec').setup(...)", options)
 
+    @property
+    def struck(self) -> list[str]:
+        """The text that an edit on the screen takes out."""
+        lines = [line.encode() for line in self.vim.current.buffer[:]]
+        return [
+            lines[row][column : mark["end_col"]].decode()
+            for _, row, column, mark in self.marks("edgedec.edits")
+            if "hl_group" in mark
+        ]
+
+    @property
+    def added(self) -> list[str]:
+        """What an edit on the screen brings: text within lines, then whole lines."""
+        marks = [mark for *_, mark in self.marks("edgedec.edits")]
+        inside = ["".join(chunk[0] for chunk in mark.get("virt_text", [])) for mark in marks]
+        lines = [line[0][0] for mark in marks for line in mark.get("virt_lines", [])]
+        return [text for text in [*inside, *lines] if text]
+
+    def marks(self, name: str) -> Any:
+        return self.lua(
+            "return vim.api.nvim_buf_get_extmarks(0, vim.api.nvim_create_namespace(...),"
+            " 0, -1, { details = true })",
+            name,
+        )
+
     def press(self, keys: str) -> None:
         self.vim.input(keys)
 
@@ -50,10 +75,7 @@ class Neovim:
     @property
     def ghost(self) -> str:
         """What is painted at the cursor."""
-        marks = self.lua(
-            "return vim.api.nvim_buf_get_extmarks(0, vim.api.nvim_create_namespace('edgedec'),"
-            " 0, -1, { details = true })"
-        )
+        marks = self.marks("edgedec")
         return "".join(chunk[0] for mark in marks for chunk in mark[3]["virt_text"])
 
     def until(self, is_so: Callable[[], object]) -> None:
@@ -211,11 +233,7 @@ def test_tabs_look_like_the_text(neovim: Neovim) -> None:
         "local g = require('edgedec.ghost')\n"
         "g.show(g.place(), { { insertText = 'c\td\\n\te日\tf' } }, false)"
     )
-    marks = neovim.lua(
-        "return vim.api.nvim_buf_get_extmarks(0, vim.api.nvim_create_namespace('edgedec'),"
-        " 0, -1, { details = true })"
-    )
-    ((_, _, _, details),) = marks
+    ((_, _, _, details),) = neovim.marks("edgedec")
     assert details["virt_text"][0][0] == "c d"  # behind 4 + 2 + 1 columns comes a tab of 1
     assert details["virt_lines"][0][0][0] == "    e日 f"
 
@@ -226,4 +244,96 @@ def test_an_only_suggestion_is_counted_if_others_were_asked_for(neovim: Neovim) 
     neovim.lua(show, False)
     assert neovim.ghost == "c"
     neovim.lua(show, True)
-    assert neovim.ghost == "c (1 of 1)"
+    assert neovim.ghost == "c (the only one)"
+
+
+AREA = ["def area(width):", *["    pass"] * 3, "\treturn 'é', width", "", "", "", "print(width)"]
+
+
+@pytest.fixture
+def editing(neovim: Neovim, known_bundle: Path) -> Neovim:
+    """With `AREA` in the buffer, and a server whose model knows which edits follow."""
+    settings = {"edit_format": "sweep", "n_others": 0}
+    options = {
+        "cmd": [sys.executable, str(KNOWING)],
+        "bundle": str(known_bundle),
+        "settings": settings,
+    }
+    neovim.vim.current.buffer[:] = AREA
+    neovim.lua("require('edgedec').setup(...)", options)
+    neovim.until(lambda: neovim.lua("return require('edgedec').status()") == "on")
+    return neovim
+
+
+@pytest.mark.parametrize("format", ["unix", "dos"])
+def test_an_edit_is_seen_jumped_to_taken_and_undone(editing: Neovim, format: str) -> None:
+    editing.vim.command(f"edit! {format}.py | set fileformat={format} noexpandtab")
+    editing.vim.current.buffer[:] = AREA
+    editing.vim.command("set nomodified")
+    editing.press("ggfwcwwide<Esc>u")  # the file is known before it is changed
+    editing.until(lambda: editing.line == AREA[0])
+    editing.press("ggfwcww<Esc>")
+    editing.until(lambda: editing.struck)
+    assert (editing.struck, editing.added) == (["width"], ["w"])
+    assert editing.vim.current.buffer[4] == AREA[4]  # it is no text yet
+    editing.press("<Tab>")
+    editing.until(
+        lambda: editing.vim.current.window.cursor == [5, AREA[4].encode().index(b"width")]
+    )
+    assert editing.struck == ["width"]
+    editing.press("<Tab>")
+    editing.until(lambda: editing.vim.current.buffer[4] == AREA[4].replace("width", "w"))
+    editing.until(lambda: editing.struck == ["width"])  # the next one
+    editing.press("<Tab><Tab>")
+    editing.until(lambda: editing.vim.current.buffer[8] == "print(w)")
+    editing.press("u")
+    editing.until(lambda: editing.vim.current.buffer[8] == "print(width)")
+    assert editing.vim.current.buffer[4] == AREA[4].replace("width", "w")  # one step each
+    editing.press("u")
+    editing.until(lambda: editing.vim.current.buffer[4] == AREA[4])
+    assert editing.vim.current.buffer[0] == "def area(w):"
+
+
+def test_an_edit_is_passed_over_and_dismissed(editing: Neovim) -> None:
+    editing.press("ggfwcww<Esc>")
+    editing.until(lambda: editing.struck)
+    editing.press("]e")
+    editing.until(lambda: editing.vim.current.window.cursor[0] == 9)
+    assert editing.struck == ["width"]
+    editing.press("]e")
+    editing.until(lambda: "no other edit" in editing.vim.command_output("messages"))
+    assert editing.struck == ["width"]
+    editing.press("<Esc>")
+    editing.until(lambda: editing.struck == [])
+    editing.press("x")  # after a change, the first is offered again, and what was dismissed is not
+    editing.until(lambda: editing.struck)
+    assert editing.marks("edgedec.edits")[0][1] == 4
+
+
+def test_of_a_suggestion_and_an_edit_one_is_shown(editing: Neovim) -> None:
+    editing.press("ggfwcww")
+    editing.until(lambda: editing.struck)  # while somebody writes, too
+    editing.press("<Esc>O# The sun")
+    editing.until(lambda: editing.ghost == " rises")
+    assert editing.struck == []
+    editing.press("<Tab>")
+    editing.until(lambda: editing.line == "# The sun rises")
+    editing.until(lambda: editing.struck)
+    assert editing.ghost == ""
+    editing.press("<Tab>")  # jumps and stays in insert mode
+    editing.until(lambda: editing.vim.current.window.cursor[0] == 6)
+    editing.press("<Tab>")
+    editing.until(lambda: editing.vim.current.buffer[5] == AREA[4].replace("width", "w"))
+
+
+def test_lines_that_come_stand_below(editing: Neovim) -> None:
+    editing.vim.current.buffer[:] = ["a = 1", "b = 1", "d = 4", "e = 5"]
+    editing.press("2G$r3u$r2")
+    editing.until(lambda: editing.added == ["c = 3"])
+    editing.press("<Tab><Tab>")
+    editing.until(lambda: editing.vim.current.buffer[2] == "c = 3")
+
+
+def test_a_key_without_an_edit_is_what_it_was(editing: Neovim) -> None:
+    editing.press("gg5G<C-o><Tab>")  # Tab goes back and forth in the list of jumps
+    editing.until(lambda: editing.vim.current.window.cursor[0] == 5)

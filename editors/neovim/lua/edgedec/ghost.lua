@@ -9,6 +9,9 @@ local server_name
 local shown -- { buffer, row, column, texts, index, has_others }
 local asked -- { client, id }: a request that is not answered yet
 
+--- Called with whether an answer, which is still of use, has something on offer.
+M.on_answer = function() end
+
 vim.api.nvim_set_hl(0, "EdgedecSuggestion", { link = "Comment", default = true })
 
 --- Asks and shows from now on, wherever somebody types.
@@ -105,7 +108,9 @@ function M.ask(kind, step)
       asked = nil
     end
     if err == nil and result and M.is_at(place) then
-      M.show(place, result.items or result, kind == INVOKED)
+      local items = result.items or result
+      M.show(place, items, kind == INVOKED)
+      M.on_answer(#items > 0)
       if shown and step then
         M.show_index(shown.index + step)
       end
@@ -157,11 +162,12 @@ function M.paint()
   local lines = {}
   local column = vim.fn.virtcol({ shown.row + 1, shown.column + 1 }, true)[1] - 1
   for _, line in ipairs(vim.split(M.text(), "\n")) do
-    lines[#lines + 1] = { { M.without_tabs(line, column), "EdgedecSuggestion" } }
+    lines[#lines + 1] = { { M.without_tabs(line, column, shown.buffer), "EdgedecSuggestion" } }
     column = 0
   end
   if #shown.texts > 1 or shown.has_others then
-    local count = (" (%d of %d)"):format(shown.index, #shown.texts)
+    local is_only = #shown.texts == 1
+    local count = is_only and " (the only one)" or (" (%d of %d)"):format(shown.index, #shown.texts)
     table.insert(lines[#lines], { count, "EdgedecSuggestion" })
   end
   vim.api.nvim_buf_set_extmark(shown.buffer, namespace, shown.row, shown.column, {
@@ -175,8 +181,9 @@ end
 --- Returns a line with spaces instead of tabs, as wide as the buffer shows them.
 ---@param line string
 ---@param column integer of the screen at which it begins
-function M.without_tabs(line, column)
-  local width = vim.bo[shown.buffer].tabstop
+---@param buffer integer
+function M.without_tabs(line, column, buffer)
+  local width = vim.bo[buffer].tabstop
   local parts = {}
   for part, tab in line:gmatch("([^\t]*)(\t?)") do
     column = column + vim.fn.strdisplaywidth(part)

@@ -1,4 +1,5 @@
---- Suggestions at the cursor from `edgedec lsp`, a language server on this machine.
+--- Suggestions at the cursor, and the next edit, from `edgedec lsp`, a language server on this machine.
+local edits = require("edgedec.edits")
 local ghost = require("edgedec.ghost")
 local keys = require("edgedec.keys")
 local macros = require("edgedec.macros")
@@ -19,6 +20,8 @@ M.options = {
     dismiss = "<C-]>",
     next = "<M-]>",
     previous = "<M-[>",
+    next_edit = "]e", -- in normal mode
+    dismiss_edit = "<Esc>", -- in normal mode
   },
 }
 
@@ -29,16 +32,23 @@ local client_id -- of the server that was started last
 ---@param options table? in place of `M.options`, by name
 function M.setup(options)
   M.options = vim.tbl_deep_extend("force", M.options, options or {})
-  keys.map(M.options.keys, {
-    accept = M.accept,
+  keys.map("i", M.options.keys, {
+    accept = function()
+      return M.accept() or edits.jump_or_take()
+    end,
     accept_word = M.accept_word,
-    dismiss = ghost.dismiss,
+    dismiss = M.dismiss,
     next = function()
       return ghost.turn(1)
     end,
     previous = function()
       return ghost.turn(-1)
     end,
+  })
+  keys.map("n", M.options.keys, {
+    accept = edits.jump_or_take,
+    next_edit = edits.next,
+    dismiss_edit = edits.dismiss,
   })
   M.enable(true)
 end
@@ -49,7 +59,7 @@ function M.enable(on)
   is_on = on
   local group = vim.api.nvim_create_augroup("edgedec", { clear = true })
   if not on then
-    ghost.dismiss()
+    M.dismiss()
     return
   end
   vim.api.nvim_create_autocmd({ "FileType", "BufEnter" }, {
@@ -59,6 +69,7 @@ function M.enable(on)
     end,
   })
   ghost.follow(group, NAME)
+  edits.follow(group, NAME)
   macros.follow(group)
   for _, buffer in ipairs(vim.api.nvim_list_bufs()) do
     if vim.api.nvim_buf_is_loaded(buffer) then
@@ -126,6 +137,11 @@ end
 
 M.accept = macros.replaying(ghost.accept, ghost.write)
 M.accept_word = macros.replaying(ghost.accept_word, ghost.write)
-M.dismiss, M.turn = ghost.dismiss, ghost.turn
+M.turn, M.jump_or_take, M.next_edit = ghost.turn, edits.jump_or_take, edits.next
+
+--- Takes the suggestion and the edit away. Returns whether there was one.
+function M.dismiss()
+  return ghost.dismiss() or edits.dismiss()
+end
 
 return M

@@ -1,27 +1,29 @@
 --- Keys that act on a suggestion, and do what they did before where there is none.
 local M = {}
 
---- Maps keys in insert mode.
+--- Maps keys.
+---@param mode string as of `vim.keymap.set`
 ---@param keys table<string, string|false> by action; false maps none
 ---@param actions table<string, fun(): boolean> each says whether there was a suggestion
-function M.map(keys, actions)
+function M.map(mode, keys, actions)
   for name, key in pairs(keys) do
     if key and actions[name] then
-      M.put(key, actions[name], "edgedec: " .. name:gsub("_", " "))
+      M.put(mode, key, actions[name], "edgedec: " .. name:gsub("_", " "))
     end
   end
 end
 
 --- Maps one key.
+---@param mode string
 ---@param key string
 ---@param action fun(): boolean
 ---@param title string
-function M.put(key, action, title)
-  local before = vim.fn.maparg(key, "i", false, true)
+function M.put(mode, key, action, title)
+  local before = vim.fn.maparg(key, mode, false, true)
   if (before.desc or ""):match("^edgedec: ") then
     return
   end
-  vim.keymap.set("i", key, function()
+  vim.keymap.set(mode, key, function()
     if not action() then
       M.press(key, before)
     end
