@@ -188,10 +188,7 @@ class EditPredictor:
         try:
             while (task := self._take()) is not None:
                 document, marked, version, future = task
-                try:
-                    edit = self._predict(document, marked, version)
-                except KeyboardInterrupt:  # what `end_passes` raises
-                    continue
+                edit = self._finish(document, marked, version)
                 with suppress(InvalidStateError):  # the next update may cancel it in between
                     future.set_result(edit)
         except BaseException as error:
@@ -200,6 +197,13 @@ class EditPredictor:
                 self._future.cancel()
             if not isinstance(error, EdgedecError):
                 raise
+
+    def _finish(self, document: Document, marked: tuple[int, ...], version: int) -> Edit | None:
+        """Predicts, and does so again if it is the prediction before that was to be ended."""
+        while not self._is_stale(version):
+            with suppress(KeyboardInterrupt):  # what `end_passes` raises
+                return self._predict(document, marked, version)
+        return None
 
     def _take(self) -> tuple[Document, tuple[int, ...], int, Future[Edit | None]] | None:
         """Waits for a state that was not looked at yet; None when closed."""

@@ -247,7 +247,15 @@ def test_an_only_suggestion_is_counted_if_others_were_asked_for(neovim: Neovim) 
     assert neovim.ghost == "c (the only one)"
 
 
-AREA = ["def area(width):", *["    pass"] * 3, "\treturn 'é', width", "", "", "", "print(width)"]
+AREA = [
+    "def area(width):",
+    *["    pass"] * 3,
+    "\treturn 'é', width",
+    "x = 1",
+    "y = 2",
+    "",
+    "print(width)",
+]
 
 
 @pytest.fixture
@@ -328,7 +336,7 @@ def test_of_a_suggestion_and_an_edit_one_is_shown(editing: Neovim) -> None:
 
 def test_lines_that_come_stand_below(editing: Neovim) -> None:
     editing.vim.current.buffer[:] = ["a = 1", "b = 1", "d = 4", "e = 5"]
-    editing.press("2G$r3u$r2")
+    editing.press("2G$r2")
     editing.until(lambda: editing.added == ["c = 3"])
     editing.press("<Tab><Tab>")
     editing.until(lambda: editing.vim.current.buffer[2] == "c = 3")

@@ -55,11 +55,16 @@ function M.ask(is_next)
   if client == nil or is_macro or is_shown or not vim.bo[buffer].modifiable then
     return
   end
-  M.cancel()
   local tick = vim.api.nvim_buf_get_changedtick(buffer)
+  if asked and asked.buffer == buffer and asked.tick == tick and not is_next then
+    return
+  end
+  M.cancel()
   local parameters = M.parameters(client, buffer, is_next and INVOKED or AUTOMATIC)
   local is_sent, id = client:request(METHOD, parameters, function(err, result)
-    asked = nil
+    if asked and asked.parameters == parameters then
+      asked = nil
+    end
     local is_here = vim.api.nvim_get_current_buf() == buffer
     if err or not result or not is_here or tick ~= vim.api.nvim_buf_get_changedtick(buffer) then
       return
@@ -76,7 +81,8 @@ function M.ask(is_next)
       vim.notify("edgedec: there is no other edit")
     end
   end, buffer)
-  asked = is_sent and { client = client, id = id } or nil
+  local request = { client = client, id = id, buffer = buffer, tick = tick, parameters = parameters }
+  asked = is_sent and request or nil
 end
 
 --- Returns the parameters of a request.
