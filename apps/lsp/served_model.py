@@ -68,6 +68,7 @@ class ServedModel:
         self._work: asyncio.Task[None] | None = None
         self._looked_s = 0.0
         self._replacing = asyncio.Lock()
+        self._is_settled = asyncio.Event()  # nothing is being loaded, nor will be by itself
 
     def want(self, settings: ServerSettings, roots: Sequence[Path]) -> None:
         """Has the model follow ``settings``; returns at once, and what there is serves until then.
@@ -82,7 +83,12 @@ class ServedModel:
             return self.completer
 
     async def predicting(self) -> EditPredictor | None:
-        """Returns the predictor of edits; if the model cannot be asked for them, says why, once."""
+        """Returns the predictor of edits; if the model cannot be asked for them, says why, once.
+
+        Waits for the first model, for no editor asks again before the next key.
+        """
+        if self.predictor is None:
+            await self._is_settled.wait()
         async with self._replacing:
             if self._no_edits is not None:
                 self._window.error(self._no_edits)
@@ -120,6 +126,7 @@ class ServedModel:
         """Ends what is being computed."""
         if self._work is not None:
             self._work.cancel()
+        self._is_settled.set()
         await self._put(None, None)
 
     @property
@@ -128,6 +135,7 @@ class ServedModel:
 
     def _begin(self, task: _Target) -> None:
         self._newest, self._is_news = task, True
+        self._is_settled.clear()
         if not self._is_busy:
             self._work = asyncio.get_running_loop().create_task(self._follow())
 
@@ -140,6 +148,7 @@ class ServedModel:
                 self._window.error(error)
             except Exception as error:
                 self._window.error(EdgedecError(f"unexpected {type(error).__name__}: {error}"))
+        self._is_settled.set()
 
     async def _make(self, task: _Target) -> None:
         settings = task.settings

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -215,12 +214,5 @@ def knowing(known_bundle: Path) -> Iterator[Editor]:
         str(known_bundle), "--min-probability", "1", program=[sys.executable, str(KNOWING)]
     )
     editor.begin(options={"edit_format": "sweep", "n_others": 0})
-    uri = editor.open("width\nwidth\n", "file:///loading/a.py")
-    editor.change(uri, {"range": span(0, 0, 5), "text": "w"})
-    place = {"textDocument": {"uri": uri}, "position": {"line": 0, "character": 0}}
-    end_s = time.monotonic() + 60
-    while not editor.request("textDocument/copilotInlineEdit", place)["edits"]:
-        assert time.monotonic() < end_s, editor.heard  # it loads too fast to show progress
-    editor.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
     yield editor
     assert editor.end() == 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import INVOKED, Editor, Message, at, span
+from .conftest import INVOKED, KNOWING, Editor, Message, at, span
 
 AREA = "def area(width):\n    a = 1\n    return width\n\n\nprint(area(1))\n"
 _N = itertools.count()
@@ -187,6 +190,18 @@ def test_a_cancelled_question_does_not_end_the_next(knowing: Editor) -> None:
         number = document.ask()
         knowing.notify("$/cancelRequest", {"id": number})
         assert document.edit() is not None
+
+
+def test_a_question_while_the_model_loads_is_answered_then(
+    start: Callable[..., Editor], known_bundle: Path
+) -> None:
+    program = [sys.executable, str(KNOWING), str(known_bundle)]
+    for settings, is_offered in (({}, True), ({"edits": False}, False), ({"bundle": ""}, False)):
+        editor = start(program=program)
+        editor.begin(options={"edit_format": "sweep", **settings})
+        document = renamed(editor)
+        number = document.ask()  # no model can be there yet
+        assert bool(editor.reply(number)["result"]["edits"]) == is_offered
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])

@@ -285,9 +285,8 @@ def test_an_edit_is_seen_jumped_to_taken_and_undone(editing: Neovim, format: str
     assert (editing.struck, editing.added) == (["width"], ["w"])
     assert editing.vim.current.buffer[4] == AREA[4]  # it is no text yet
     editing.press("<Tab>")
-    editing.until(
-        lambda: editing.vim.current.window.cursor == [5, AREA[4].encode().index(b"width")]
-    )
+    start = AREA[4].encode().index(b"width")
+    editing.until(lambda: tuple(editing.vim.current.window.cursor) == (5, start))
     assert editing.struck == ["width"]
     editing.press("<Tab>")
     editing.until(lambda: editing.vim.current.buffer[4] == AREA[4].replace("width", "w"))
