@@ -119,25 +119,25 @@ class InlineEdits:
         """An edit is on the screen, or another document is looked at; neither changes anything."""
 
     async def _predict(self, question: _Question, params: InlineEditParams) -> Edit | None:
-        predictor = await self._model.predicting()
-        if predictor is None or self._open_question is not question:
-            return None
         marked = [] if params.context is None else params.context.diagnostics or []
         lines = tuple(sorted({mark.range.start.line for mark in marked}))
-        try:
-            return await asyncio.wrap_future(
-                predictor.update(question.document.whole(params.position), lines)
-            )
-        except SessionError as error:
-            self._model.fail_edits(error)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                if self._open_question is question:
-                    self._open_question = None
-                    predictor.pause()
-                raise
-        return None
+        while True:
+            predictor = await self._model.predicting()
+            if predictor is None or self._open_question is not question:
+                return None
+            try:
+                return await asyncio.wrap_future(
+                    predictor.update(question.document.whole(params.position), lines)
+                )
+            except SessionError as error:
+                self._model.fail_edits(error)
+            except asyncio.CancelledError:  # another question, a change, or another predictor
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    if self._open_question is question:
+                        self._open_question = None
+                        predictor.pause()
+                    raise
 
     def _offer(self, document: OpenDocument, edit: Edit) -> InlineEdit:
         """Returns an edit in the editor's terms, without a line end that both texts end with."""

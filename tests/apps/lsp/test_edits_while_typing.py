@@ -204,6 +204,15 @@ def test_a_question_while_the_model_loads_is_answered_then(
         assert bool(editor.reply(number)["result"]["edits"]) == is_offered
 
 
+def test_a_question_outlives_a_change_of_settings(knowing: Editor) -> None:
+    document = renamed(knowing)
+    for n_others in (1, 0) * 4:  # each makes another predictor
+        number = document.ask()
+        settings = {"edgedec": {"n_others": n_others}}
+        knowing.notify("workspace/didChangeConfiguration", {"settings": settings})
+        assert knowing.reply(number)["result"]["edits"]
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
 def test_line_ends_and_tabs_stay(knowing: Editor, end: str) -> None:
     text = "def f(width):\n\tif width:\n\t\treturn '🙂', width\n".replace("\n", end)
