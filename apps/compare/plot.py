@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 
 from edgedec.apps.compare.charts import bars, frontier, noisy_bars, roofs, turned
 from edgedec.apps.compare.tables import is_wide
@@ -22,6 +23,9 @@ from edgedec.apps.measuring.pictures import (
 
 _LEGEND_INCHES, _LEGEND_SIZE = 3.4, 9
 """Width of a legend's text, and its font size in points."""
+
+_PANEL_INCHES, _NAME_INCHES, _LINE_INCHES = 5.8, 3.0, 0.45
+"""Width of a panel, that of names of columns beside bars, and what a name needs in height."""
 
 Document = dict[str, Any]
 Points = list[tuple[float, float, str]]
@@ -40,15 +44,27 @@ def draw(document: Document, path: Path) -> None:
         )
         if is_wanted
     ] or [_draw_bars]
-    n_columns = len(document["columns"])
-    height = max(4.8, 0.28 * n_columns) if is_wide(document) else 4.8 + 0.4 * n_columns
-    figure = Figure(figsize=(5.8 * len(panels), height), layout="constrained")
-    places = np.ravel(figure.subplots(1, len(panels)))
+    widths = [_PANEL_INCHES] * len(panels)
+    if is_wide(document) and panels[0] is _draw_bars:
+        widths[0] += _NAME_INCHES
+    figure = Figure(figsize=(sum(widths), _height(document)), layout="constrained")
+    places = np.ravel(figure.subplots(1, len(panels), width_ratios=widths))
     named = [panel(axes, document) for axes, panel in zip(places, panels, strict=True)]
     figure.draw_without_rendering()  # now places are final, and labels can keep clear of others
+    for axes in places:
+        _lower_legend(axes)
+    figure.draw_without_rendering()
     for axes, points in zip(places, named, strict=True):
         label_points(axes, points)
     figure.savefig(path)
+
+
+def _height(document: Document) -> float:
+    """Returns the height of the picture in inches: that of the bars, and of names below them."""
+    n_columns = len(document["columns"])
+    if not is_wide(document):
+        return 4.8 + _LINE_INCHES * n_columns
+    return max(4.8, _LINE_INCHES * n_columns) + _LINE_INCHES * len(roofs(document))
 
 
 def _draw_bars(axes: Axes, document: Document) -> Points:
@@ -80,7 +96,8 @@ def _draw_bars(axes: Axes, document: Document) -> Points:
     if is_long:
         mark_noisy(axes, ratios, where)
         axes.axvline(1, color="#555555", lw=1, ls=":")
-        axes.set_yticks(range(len(labels)), labels)
+        names = [title_lines(label, _NAME_INCHES, _LEGEND_SIZE) for label in labels]
+        axes.set_yticks(range(len(labels)), names, fontsize=_LEGEND_SIZE)
         axes.invert_yaxis()
         axes.set_xlabel("times as good as the base")
     else:
@@ -125,6 +142,19 @@ def _put_legend_below(axes: Axes) -> None:
         bbox_to_anchor=(0.5, -0.24),
         borderaxespad=0,
     )
+
+
+def _lower_legend(axes: Axes) -> None:
+    """Moves the legend below the names of the axis, however long they are."""
+    legend, names = axes.get_legend(), axes.xaxis.get_tightbbox()
+    if legend is None or names is None or not _is_below(legend, axes):
+        return
+    _, low = axes.transAxes.inverted().transform((names.x0, names.y0))
+    legend.set_bbox_to_anchor((0.5, low - 0.06), axes.transAxes)
+
+
+def _is_below(legend: Legend, axes: Axes) -> bool:
+    return bool(legend.get_window_extent().y1 < axes.get_window_extent().y0)
 
 
 def _draw_frontier(axes: Axes, document: Document) -> Points:

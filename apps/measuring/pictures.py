@@ -7,10 +7,12 @@ from textwrap import fill
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.transforms import Bbox
 
 COLOURS = (
     "#1f5fbf", "#d1495b", "#e09f3e", "#3c8d5a", "#7a5195", "#2a9d8f", "#8d6346", "#777777",
@@ -83,8 +85,8 @@ _LABEL_OFFSETS = [(6, 6), (6, -13), (6, 17), (6, -24), (-36, 6), (-36, -13), (6,
 
 
 def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
-    """Writes the name of each point beside it, where no other name is yet."""
-    taken = [text.get_window_extent() for text in axes.texts]
+    """Writes the name of each point beside it, where neither a name nor a point is yet."""
+    taken = [*_marker_boxes(axes), *(text.get_window_extent() for text in axes.texts)]
     for x, y, name in points:
         for offset in _LABEL_OFFSETS:
             label = axes.annotate(
@@ -97,3 +99,15 @@ def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
         else:
             label = axes.annotate(name, (x, y), fontsize=8)
         taken.append(label.get_window_extent())
+
+
+def _marker_boxes(axes: Axes) -> list[Bbox]:
+    """Returns where the points of a picture are drawn, in pixels."""
+    boxes = []
+    for line in axes.lines:
+        if line.get_marker() in ("None", None, ""):
+            continue
+        radius = line.get_markersize() * axes.figure.dpi / 72 / 2
+        for x, y in axes.transData.transform(np.column_stack(line.get_data())):
+            boxes.append(Bbox.from_bounds(x - radius, y - radius, 2 * radius, 2 * radius))
+    return boxes

@@ -25,6 +25,20 @@ def test_labels_keep_clear_of_each_other() -> None:
     assert not any(one.overlaps(other) for one, other in combinations(places, 2))
 
 
+def test_labels_keep_clear_of_other_points() -> None:
+    figure = figures.Figure(figsize=(5, 4))
+    axes = figure.subplots()
+    axes.plot([1.0, 9.0], [1.0, 9.0], "o")
+    figure.draw_without_rendering()
+    x, y = axes.transData.transform((1.0, 1.0))
+    beside = axes.transData.inverted().transform((x + 20, y + 10))
+    axes.plot(*beside, "o")
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
+    plot.label_points(axes, [(1.0, 1.0, "verify4 @ d16384")])
+    (label,) = axes.texts
+    assert not label.get_window_extent().contains(*axes.transData.transform(beside))
+
+
 @pytest.mark.parametrize("is_noisy", [False, True])
 def test_waiting_times_are_a_distribution_with_its_quantiles(
     tmp_path: Path, is_noisy: bool

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -338,8 +339,9 @@ def test_a_picture(make: Make, cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("n_columns", [3, 12], ids=["bars", "lines"])
 def test_names_of_columns_hide_nothing_that_is_drawn(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_columns: int
 ) -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
@@ -348,7 +350,8 @@ def test_names_of_columns_hide_nothing_that_is_drawn(
 
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, path: drawn.append(figure))
-    paths = [make(f"{i}.json", label=f"a machine with a long name {i}").path for i in range(3)]
+    name = "a machine with a long name that no line of a picture holds, nor its legend"
+    paths = [make(f"{i}.json", label=f"{name} {i}").path for i in range(n_columns)]
     sources = [ResultFile(path, read_result(path)) for path in paths]
     draw(make_comparison(sources, 0, False, True), tmp_path / "names.png")
     (figure,) = drawn
@@ -357,6 +360,10 @@ def test_names_of_columns_hide_nothing_that_is_drawn(
         legend = axes.get_legend().get_window_extent()
         assert legend.y1 < axes.get_window_extent().y0
         assert figure.bbox.x0 <= legend.x0 < legend.x1 <= figure.bbox.x1
+        assert legend.y1 < axes.xaxis.get_tightbbox().y0
+        assert axes.get_window_extent().width > 3 * figure.dpi
+        names = [label.get_window_extent() for label in axes.get_yticklabels()]
+        assert not any(one.overlaps(other) for one, other in pairwise(names))
 
 
 @pytest.mark.parametrize("is_noisy", [False, True])
