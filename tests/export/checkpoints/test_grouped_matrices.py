@@ -312,6 +312,45 @@ def test_directories_of_modelopt(tmp_path: Path) -> None:
         np.testing.assert_allclose(got, values, rtol=3 * 2**-24)  # an inverse and two products
 
 
+def modelopt_fp8(weight: torch.Tensor, module: str) -> dict[str, torch.Tensor]:
+    """Returns the parts that ModelOpt writes for FP8, and what numpy makes of them."""
+    scale = weight.abs().amax() / 448
+    codes = (weight / scale).to(torch.float8_e4m3fn)
+    bits = codes.view(torch.uint8).numpy().astype(np.int64)
+    exponents, mantissas = bits >> 3 & 15, bits & 7
+    sizes = np.where(
+        exponents > 0, (1 + mantissas / 8) * 2.0 ** (exponents - 7), mantissas / 8 * 2.0**-6
+    )
+    values = np.where(bits >> 7, -sizes, sizes) * float(scale)
+    parts = {
+        "weight": codes,
+        "weight_scale": scale,
+        "input_scale": torch.tensor(0.02),
+        "expected": torch.from_numpy(values.astype(np.float32)),
+    }
+    cache = {"self_attn.k_proj": "k_scale", "self_attn.v_proj": "v_scale"}
+    return {**parts, cache[module]: torch.tensor(1.0)} if module in cache else parts
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_directories_of_modelopt_in_fp8(tmp_path: Path, is_old: bool) -> None:
+    """Older ones state it in a file of their own."""
+    stated = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    expected = write(tmp_path, modelopt_fp8, **stated, kv_cache_scheme=None)
+    quantization = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    if is_old:
+        config = json.loads((tmp_path / "config.json").read_text())
+        del config["quantization_config"]
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        old = {"producer": {"name": "modelopt"}, "quantization": quantization}
+        (tmp_path / "hf_quant_config.json").write_text(json.dumps(old))
+    checkpoint = open_checkpoint(str(tmp_path))
+    assert expected
+    for name, values in expected.items():
+        got = float_rows(checkpoint, name, 0, len(values))
+        np.testing.assert_allclose(got, values, rtol=2**-23)
+
+
 def without(pack: Any, part: str) -> Any:
     return lambda weight, module: {k: v for k, v in pack(weight, module).items() if k != part}
 
