@@ -34,6 +34,7 @@ from edgedec.models.quant import PlainTensor
 
 WEIGHTS, MLX_WEIGHTS = "adapter_model.safetensors", "adapters.safetensors"
 _PREFIX = "base_model.model."
+_FUSE_WITH_MLX = "fuse it with mlx_lm.fuse and export the result"
 _TEXT_PART = re.compile(r"^(model\.)?language_model\.(model\.)?(?=layers|embed|norm)")
 """What models that see images have before the names of their text model's weights."""
 _WRAPPED = ".base_layer"
@@ -88,6 +89,11 @@ def read_adapter(
     is_mlx = folder.is_dir() and (folder / MLX_WEIGHTS).is_file()
     if is_mlx and not (folder / WEIGHTS).is_file():
         return _read_mlx(folder, weight)
+    if (folder / "adapters.npz").is_file() and not (folder / WEIGHTS).is_file():
+        raise CheckpointError(
+            f"{folder}: has adapters.npz, which early versions of mlx-lm wrote, expected "
+            f"{MLX_WEIGHTS}: {_FUSE_WITH_MLX}"
+        )
     config = read_config(folder)
     if not (folder / WEIGHTS).is_file():
         raise CheckpointError(
@@ -319,9 +325,35 @@ def _pair(
     return Pair(down, up, weight * config.scale_of(module), magnitude)
 
 
+def _read_mlx_weights(folder: Path, weight: float) -> Adapter:
+    """Returns the whole weights that MLX trained without an adapter."""
+    adapter = Adapter()
+    for name, tensor in read_tensors(folder / MLX_WEIGHTS).items():
+        values = _floats(folder, name, tensor)
+        published = _TEXT_PART.sub("model.", name)
+        _refuse_stacked(folder, name, values)
+        if values.ndim == 1:
+            adapter.vectors[published].append(Replaced(values, weight))
+        else:
+            adapter.matrices[published].append(Replaced(values, weight, is_of_both=True))
+    return adapter
+
+
+def _refuse_stacked(folder: Path, name: str, values: Floats | None) -> None:
+    if values is not None and values.ndim > 2:
+        raise UnsupportedModelError(
+            f"{folder}: adapts {name}, in which experts are stacked: {_FUSE_WITH_MLX}"
+        )
+
+
 def _read_mlx(folder: Path, weight: float) -> Adapter:
-    """Returns an adapter that MLX trained: pairs [K, r] and [r, N], and magnitudes of DoRA."""
+    """Returns an adapter that MLX trained: pairs [K, r] and [r, N], and magnitudes of DoRA.
+
+    Those of an embedding are [vocabulary, r] and [r, K].
+    """
     config = read_fields(folder)
+    if config.get("fine_tune_type") == "full":
+        return _read_mlx_weights(folder, weight)
     config.refuse("fine_tune_type", "lora", "dora")
     settings = config.table("lora_parameters")
     rank, scale = settings.integer("rank", least=1), settings.optional("scale", settings.number)
@@ -333,19 +365,22 @@ def _read_mlx(folder: Path, weight: float) -> Adapter:
         if kind not in ("lora_a", "lora_b", "m"):
             raise UnsupportedModelError(
                 f"{folder}: holds {name[:80]}, expected only lora_a, lora_b and m of linear "
-                "layers: fuse it with mlx_lm.fuse and export the result"
+                f"layers: {_FUSE_WITH_MLX}"
             )
         parts[_TEXT_PART.sub("model.", module)][kind] = _floats(folder, name, tensor)
-    adapter = Adapter()
+    adapter = Adapter(is_tied="lm_head" not in parts)  # MLX's head is the adapted embedding
     for module, of_module in parts.items():
         down, up = of_module.get("lora_a"), of_module.get("lora_b")
+        _refuse_stacked(folder, module, down)
         if down is None or up is None or not down.shape[-1] == len(up) == rank:
             raise CheckpointError(
-                f"{folder}: {module} has no pair of matrices of rank {rank}; fetch it again"
+                f"{folder}: {module} has no pair of matrices of rank {rank}, which "
+                f"{config.origin} states; fetch both files again"
             )
+        if not module.endswith("embed_tokens"):
+            down, up = up.T, down.T
         pair = Pair(
-            np.ascontiguousarray(down.T), np.ascontiguousarray(up.T), weight * scale,
-            of_module.get("m"),
-        )  # fmt: skip
+            np.ascontiguousarray(up), np.ascontiguousarray(down), weight * scale, of_module.get("m")
+        )
         adapter.matrices[f"{module}.weight"].append(pair)
     return adapter

@@ -46,7 +46,7 @@ _DATE = re.compile(r"(\d+)/(\d+)/(\d+)")
 _MIXED = re.compile(r"(?<![\d/.,])(\d{1,6}) (\d{1,3})/(\d{1,3})(?![\d/])")
 _SPELLINGS = (
     (re.compile("[\u2212\uff0d\u2010\u2011\ufe63]"), "-"),
-    (re.compile(r"\{,\}|(?<=\d)\uff0c(?=\d)"), ","),
+    (re.compile(r"\{,\}|(?<=\d)\uff0c(?=\d)|(?<=\d),\\!(?=\d)"), ","),
     (re.compile(r"(?<=\d)(?:[\u00a0\u2009\u202f]|\\[,;: ]|~|\{ \})(?=\d)"), " "),
     (re.compile(r"(?<=\d)\u2019(?=\d)"), "'"),
     (re.compile(r"\\(?=[$€£])"), ""),

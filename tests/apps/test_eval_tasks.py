@@ -369,6 +369,8 @@ def test_scores_are_those_of_float64(
     [
         ("It falls to \u22125.", "-5"),
         (r"so \boxed{1{,}234}", "1234"),
+        (r"\[\boxed{10,\!000}\]", "10000"),
+        (r"it is $1,\!234,\!567.50$", "1234567.50"),
         ("The town has 3 000 people.", "3000"),
         ("The town has 3\u00a0000\u00a0000 people.", "3000000"),
         ("It weighs 1\u202f234.5 kg", "1234.5"),

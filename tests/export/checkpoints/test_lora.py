@@ -14,7 +14,8 @@ from edgedec.export.checkpoints.lora import CONFIG, WEIGHTS, Merged
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.quantising.quantise import Quantized, measure_errors
-from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.errors import CheckpointError, EdgedecError, UnsupportedModelError
+from edgedec.models.families import weight_shapes
 from edgedec.models.weights import float_rows
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="needs the export extra")
@@ -357,6 +358,76 @@ def test_adapters_of_mlx(make_gguf: Any, tmp_path: Path, has_magnitude: bool) ->
         expected *= (magnitude / np.linalg.norm(expected, axis=1))[:, np.newaxis]
     merged = float_rows(Merged(base, ((tmp_path / "a", 1.0),)), name, 0, 256)
     np.testing.assert_allclose(merged, expected, rtol=1e-4, atol=1e-4)
+
+
+def write_mlx_file(folder: Path, tensors: dict[str, Any], **stated: Any) -> Path:
+    """Writes the folder of an adapter as mlx-lm does."""
+    folder.mkdir()
+    safetensors.save_file(tensors, folder / "adapters.safetensors")
+    (folder / CONFIG).write_text(json.dumps(stated))
+    return folder
+
+
+PARAMETERS = {"rank": RANK, "scale": 20.0, "dropout": 0.0}
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_adapted_embeddings_of_mlx(make_gguf: Any, tmp_path: Path, is_tied: bool) -> None:
+    """mlx-lm's LoRAEmbedding: weight + scale * lora_a @ lora_b, for the head of a tied one, too."""
+    base = open_checkpoint(
+        str(make_gguf("llama", weights={"output.weight": None} if is_tied else None))
+    )
+    name = "embed_tokens.weight"
+    n_rows, n_columns = weight_shapes(base.config)[name]
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(s, np.float32) for s in ((n_rows, RANK), (RANK, n_columns)))
+    pair = {"model.embed_tokens.lora_a": a, "model.embed_tokens.lora_b": b}
+    folder = write_mlx_file(tmp_path / "a", pair, lora_parameters=PARAMETERS)
+    merged = Merged(base, ((folder, 1.0),))
+    expected = float_rows(base, name, 0, n_rows) + 20 * a @ b
+    np.testing.assert_allclose(float_rows(merged, name, 0, n_rows), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_whole_weights_of_mlx(make_gguf: Any, tmp_path: Path) -> None:
+    base = open_checkpoint(str(make_gguf("llama")))
+    name = "layers.1.mlp.down_proj.weight"
+    whole = np.random.default_rng(6).standard_normal((256, 512), np.float32)
+    norm = np.linspace(1, 2, 256, dtype=np.float32)
+    tensors = {f"model.{name}": whole, "model.norm.weight": norm}
+    folder = write_mlx_file(tmp_path / "a", tensors, fine_tune_type="full", num_layers=1)
+    merged = Merged(base, ((folder, 1.0),))
+    np.testing.assert_array_equal(float_rows(merged, name, 0, 256), whole)
+    np.testing.assert_array_equal(merged.vector("norm.weight"), norm)
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("tensors", "stated", "words"),
+    [
+        ({"model.layers.0.mlp.switch_mlp.up_proj.lora_a": (4, RANK, 8),
+          "model.layers.0.mlp.switch_mlp.up_proj.lora_b": (4, 8, RANK)},
+         {"lora_parameters": PARAMETERS}, "experts are stacked: fuse it with mlx_lm.fuse"),
+        ({"model.layers.0.mlp.switch_mlp.up_proj.weight": (4, 8, 8)},
+         {"fine_tune_type": "full"}, "experts are stacked: fuse it with mlx_lm.fuse"),
+        ({"model.layers.0.mlp.up_proj.lora_a": (256, 2),
+          "model.layers.0.mlp.up_proj.lora_b": (2, 512)},
+         {"lora_parameters": {**PARAMETERS, "rank": 9}}, "no pair of matrices of rank 9, which"),
+    ],
+)  # fmt: skip
+def test_what_mlx_adapters_cannot_do(
+    make_gguf: Any, tmp_path: Path, tensors: Any, stated: Any, words: str
+) -> None:
+    made = {name: np.zeros(shape, np.float32) for name, shape in tensors.items()}
+    folder = write_mlx_file(tmp_path / "a", made, **stated)
+    with pytest.raises(EdgedecError, match=words):
+        Merged(open_checkpoint(str(make_gguf("llama"))), ((folder, 1.0),))
+
+
+@pytest.mark.robustness
+def test_early_adapters_of_mlx_are_named(make_gguf: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "adapters.npz", a=np.zeros(1))
+    with pytest.raises(CheckpointError, match="early versions of mlx-lm wrote"):
+        Merged(open_checkpoint(str(make_gguf("llama"))), ((tmp_path, 1.0),))
 
 
 @pytest.mark.robustness
