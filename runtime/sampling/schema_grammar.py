@@ -20,6 +20,7 @@ from edgedec.runtime.sampling.exact_schema import (
 )
 from edgedec.runtime.sampling.schema_narrowing import (
     narrowed,
+    with_real_days,
     without_literal_patterns,
     without_patterns,
 )
@@ -135,7 +136,7 @@ def one_line(text: str) -> str:
 
 def _of_schema(text: str, check: Callable[[Grammar], str]) -> tuple[Grammar, str]:
     """Returns the grammar of a schema, or of one that says the same in other words."""
-    schema, first = without_literal_patterns(read_schema(text)), ""
+    schema, first = with_real_days(without_literal_patterns(read_schema(text))), ""
     for variant in _in_other_words(schema):
         grammar, reason = _checked(variant, text, check)
         reason = reason or endless(variant)

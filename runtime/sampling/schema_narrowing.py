@@ -26,6 +26,19 @@ FORMATS = frozenset({
 })  # fmt: skip
 """That JSON Schema defines, in its latest draft."""
 
+_YEAR = r"(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
+_FOURTH = "(?:0[48]|[2468][048]|[13579][26])"
+_DAY = (
+    rf"(?:{_YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|"
+    rf"[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{{2}}{_FOURTH}|{_FOURTH}00)-02-29)"
+)
+_TIME = (
+    r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?"
+    r"(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_DAYS = {"date": f"^{_DAY}$", "date-time": f"^{_DAY}[Tt]{_TIME}$"}
+"""Expressions of formats that the library reads too widely: it has 29 February in any year."""
+
 _LITERAL = re.compile(r"\^([\w -]+)\$")
 """An expression of one name."""
 _MAPS = ("properties", "patternProperties", "definitions", "$defs", "dependentSchemas",
@@ -33,6 +46,7 @@ _MAPS = ("properties", "patternProperties", "definitions", "$defs", "dependentSc
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "unevaluatedProperties",
            "unevaluatedItems", "contains", "if", "then", "else")  # fmt: skip
+_VALUES = ("const", "enum", "default", "examples")
 _MAX_DEPTH = 64
 _MAX_REFS = 32
 _MAX_BRANCHES = 100
@@ -381,6 +395,25 @@ def without_patterns(schema: Schema, is_known: Callable[[str], bool], depth: int
     return made
 
 
+def with_real_days(schema: Schema, depth: int = 0) -> Schema:
+    """Returns ``schema`` with expressions in place of formats of days, which allow real ones."""
+    if depth > _MAX_DEPTH:
+        return schema
+    if isinstance(schema, list):
+        return [with_real_days(part, depth + 1) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {
+        key: value if key in _VALUES else with_real_days(value, depth + 1)
+        for key, value in schema.items()
+    }
+    day = _DAYS.get(form) if isinstance(form := made.get("format"), str) else None
+    if day:
+        del made["format"]
+        _add(made, {"pattern": day})
+    return made
+
+
 def without_literal_patterns(schema: Schema, depth: int = 0) -> Schema:
     """Returns ``schema`` with properties instead of patterns that match a single name.
 
@@ -394,10 +427,9 @@ def without_literal_patterns(schema: Schema, depth: int = 0) -> Schema:
     if not isinstance(schema, Mapping):
         return schema
     made = {
-        key: value if key in ("const", "enum", "default", "examples") else
-        without_literal_patterns(value, depth + 1)
+        key: value if key in _VALUES else without_literal_patterns(value, depth + 1)
         for key, value in schema.items()
-    }  # fmt: skip
+    }
     by_pattern, known = made.get("patternProperties"), made.get("properties", {})
     if not isinstance(by_pattern, Mapping) or not isinstance(known, Mapping):
         return made

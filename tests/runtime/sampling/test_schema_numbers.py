@@ -49,7 +49,18 @@ def allows(grammars: Grammars, schema: Any, text: str) -> bool:
     return row is None or bool(row[256])
 
 
+def texts(*days: str, end: str = "") -> list[str]:
+    return [f'"{day}{end}"' for day in days]
+
+
+DAY = {"type": "string", "format": "date"}
 EXACT: list[tuple[Any, list[str], list[str]]] = [
+    (DAY, texts("2024-02-29", "2000-02-29", "2023-02-28", "0001-12-31", "9999-11-30"),
+     texts("2023-02-29", "1900-02-29", "2024-02-30", "2024-04-31", "2024-13-01", "0000-01-01")),
+    ({"type": "string", "format": "date-time"}, texts("2024-02-29", end="T23:59:59.25Z"),
+     texts("2023-02-29", "2100-02-29", end="T00:00:00+01:00")),
+    ({**DAY, "pattern": "^2023-"}, texts("2023-02-28"), texts("2024-02-28", "2023-02-29")),
+    ({"anyOf": [DAY, {"type": "null"}]}, [*texts("1996-02-29"), "null"], texts("1997-02-29")),
     ({"const": 1234567890123456789}, ["1234567890123456789"], ["1234567890123456768"]),
     ({"enum": [2**53 + 1, "a"]}, ["9007199254740993", '"a"'], ["9007199254740992"]),
     ({"type": "integer", "maximum": 999999999999999999}, ["999999999999999999", "-5"],
