@@ -126,7 +126,12 @@ def _plots(document: Document) -> list[str]:
 def _figure(x: str, y: str, **more: Any) -> go.Figure:
     figure = go.Figure()
     figure.update_layout(
-        template="plotly_white", xaxis_title=x, yaxis_title=y, margin={"t": 20}, **more
+        template="plotly_white",
+        xaxis_title=x,
+        yaxis_title=y,
+        margin={"t": 20},
+        legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
+        **more,
     )
     return figure
 
@@ -136,9 +141,13 @@ def _bar_figure(document: Document) -> go.Figure | None:
     if len(figure_bars) < 2:
         return None
     noisy = noisy_bars(document)
-    title = f"times as good as {escape(document['base'])}"
-    figure = _figure("", title, barmode="group")
     is_long = is_wide(document)
+    title = "times as good as the base"
+    if is_long:  # names beside bars that lie
+        figure = _figure(title, "", barmode="group", height=150 + 36 * len(document["columns"]))
+        figure.update_yaxes(autorange="reversed", automargin=True)
+    else:
+        figure = _figure("", title, barmode="group")
     figure_bars = (
         turned(figure_bars)
         if is_long
@@ -146,15 +155,17 @@ def _bar_figure(document: Document) -> go.Figure | None:
     )
     for name, values in figure_bars:
         are_noisy = [((at, name) if is_long else (name, at)) in noisy for at, _ in values]
+        names, ratios = [escape(other) for other, _ in values], [ratio for _, ratio in values]
         figure.add_bar(
             name=escape(name),
-            x=[escape(other) for other, _ in values],
-            y=[ratio for _, ratio in values],
+            x=ratios if is_long else names,
+            y=names if is_long else ratios,
+            orientation="h" if is_long else "v",
             marker_pattern_shape=["/" if is_noisy else "" for is_noisy in are_noisy],
             hovertext=["noisy" if is_noisy else "" for is_noisy in are_noisy],
             showlegend=True,
         )
-    figure.add_hline(y=1, line_width=1, line_dash="dot")
+    (figure.add_vline if is_long else figure.add_hline)(1, line_width=1, line_dash="dot")
     return figure
 
 
@@ -162,7 +173,8 @@ def _roof_figure(document: Document) -> go.Figure | None:
     figure_roofs = roofs(document)
     if not figure_roofs:
         return None
-    figure = _figure("multiply-accumulates per byte of weights read", "GMAC/s")
+    height = 450 + 24 * len(figure_roofs)  # the plot, and a name for each line
+    figure = _figure("multiply-accumulates per byte of weights read", "GMAC/s", height=height)
     figure.update_xaxes(type="log", dtick=1, tickformat="~g")
     figure.update_yaxes(type="log", dtick=1, tickformat="~g")
     for i, roof in enumerate(figure_roofs):
@@ -175,6 +187,7 @@ def _roof_figure(document: Document) -> go.Figure | None:
             mode="lines",
             line=colour,
             name=escape(f"{roof.name}: limit"),
+            showlegend=False,
         )
         figure.add_scatter(
             x=xs,
