@@ -142,9 +142,10 @@ def check_tokens(state: SessionState, known: Sequence[int], context: int, n_ids:
         raise SessionError(
             f"the state has {len(state.tokens)} tokens, the context {context}: use {LARGER_CONTEXT}"
         )
-    if not all(0 <= token < n_ids for token in state.tokens):
+    new = state.tokens[state.start :]  # those before are the sequence's, which it has checked
+    if new and not 0 <= min(new) <= max(new) < n_ids:
         raise SessionError(
-            f"the state holds token ids from {min(state.tokens)} to {max(state.tokens)}, "
+            f"the state holds token ids from {min(new)} to {max(new)}, "
             f"expected 0 to {n_ids - 1}: it is another model's"
         )
     if state.tokens[: state.start] != tuple(known[: state.start]):
