@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,9 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import WeightSource
+
+_UNFINISHED = ".aria2"
+"""Ends the name of a file that aria2 keeps beside each download, until it is done."""
 
 
 class Published(Protocol):
@@ -155,6 +159,15 @@ class EditedCheckpoint:
         self._checkpoint.release()
 
 
+def _refuse_unfinished(marks: Iterable[Path]) -> None:
+    """Refuses downloads that aria2 has not finished: it removes its mark when it has."""
+    for mark in sorted(mark for mark in marks if mark.is_file()):
+        raise CheckpointError(
+            f"{mark}: aria2 has not finished {mark.name.removesuffix(_UNFINISHED)}: go on with "
+            f"aria2c --continue, or remove {mark.name} if the file is whole"
+        )
+
+
 def open_checkpoint(source: str) -> Checkpoint:
     """Returns the checkpoint that ``source`` names.
 
@@ -174,8 +187,10 @@ def open_checkpoint(source: str) -> Checkpoint:
 
     path = Path(source)
     if source and path.is_dir():
+        _refuse_unfinished(path.glob(f"*{_UNFINISHED}"))
         return HuggingFaceCheckpoint(path)
     if path.is_file():
+        _refuse_unfinished([path.with_name(path.name + _UNFINISHED)])
         return GgufCheckpoint(path)
     if source.lower() in CATALOGUE:
         return GgufCheckpoint(model_file(source))

@@ -223,3 +223,18 @@ def test_flipped_bytes_never_escape(healthy: bytes, tmp_path: Path, data: st.Dat
     else:
         line = "read"
     assert len(line.splitlines()) == 1
+
+
+def test_downloads_that_aria2_has_not_finished(make_gguf: Any, tmp_path: Path) -> None:
+    """It keeps a file beside each one; what other programs leave says nothing of a whole file."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(make_gguf("llama").read_bytes())
+    for name in ("model.gguf.part", "model.gguf.incomplete", "other.gguf.aria2"):
+        (tmp_path / name).touch()
+    assert open_checkpoint(str(path)).config.family == "llama"
+    (tmp_path / "model.gguf.aria2").touch()
+    with pytest.raises(CheckpointError, match=r"aria2 has not finished model\.gguf: go on with"):
+        open_checkpoint(str(path))
+    (tmp_path / "model.safetensors.aria2").touch()
+    with pytest.raises(CheckpointError, match="aria2 has not finished"):
+        open_checkpoint(str(tmp_path))
