@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from edgedec.models.errors import CheckpointError
 from edgedec.models.quant import PlainTensor, QuantFormat
 from edgedec.models.weights import WeightSource
 
+_PIECE = re.compile(r"(?P<whole>.+\.gguf)[.-](?:part-?\d+(?:of\d+)?|split-?[a-z]{1,2}|\d{3})")
 _UNFINISHED = ".aria2"
 """Ends the name of a file that aria2 keeps beside each download, until it is done."""
 
@@ -168,6 +170,15 @@ def _refuse_unfinished(marks: Iterable[Path]) -> None:
         )
 
 
+def _refuse_piece(path: Path) -> None:
+    """Refuses a piece of a file that was cut at some byte, for hubs that limit sizes."""
+    if match := _PIECE.fullmatch(path.name):
+        raise CheckpointError(
+            f"{path}: is a piece of {match['whole']}, cut at some byte: join the pieces in their "
+            f"order first, with cat FIRST SECOND ... > {match['whole']}"
+        )
+
+
 def open_checkpoint(source: str) -> Checkpoint:
     """Returns the checkpoint that ``source`` names.
 
@@ -190,6 +201,7 @@ def open_checkpoint(source: str) -> Checkpoint:
         _refuse_unfinished(path.glob(f"*{_UNFINISHED}"))
         return HuggingFaceCheckpoint(path)
     if path.is_file():
+        _refuse_piece(path)
         _refuse_unfinished([path.with_name(path.name + _UNFINISHED)])
         return GgufCheckpoint(path)
     if source.lower() in CATALOGUE:

@@ -238,3 +238,13 @@ def test_downloads_that_aria2_has_not_finished(make_gguf: Any, tmp_path: Path) -
     (tmp_path / "model.safetensors.aria2").touch()
     with pytest.raises(CheckpointError, match="aria2 has not finished"):
         open_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("end", [".part1of2", "-part-2", "-split-a", ".001"])
+def test_pieces_of_a_file_are_joined_first(make_gguf: Any, tmp_path: Path, end: str) -> None:
+    path = tmp_path / f"model.Q5_K_M.gguf{end}"
+    path.write_bytes(make_gguf("llama").read_bytes()[:5000])
+    with pytest.raises(
+        CheckpointError, match=r"is a piece of model\.Q5_K_M\.gguf, cut at some byte"
+    ):
+        open_checkpoint(str(path))
