@@ -7,13 +7,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
 
 from edgedec.autocomplete.edits.changes import Change
-from edgedec.autocomplete.edits.window import EditWindow
+from edgedec.autocomplete.edits.window import EditWindow, names_in, removed_names
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.text.infill import find_infill_tokens
@@ -32,21 +33,27 @@ class EditPrompt:
     """A prompt whose answer is the window, rewritten.
 
     prediction: what the answer would be if nothing changed. stop, stop_token_ids: what ends it.
+    opening: lines with which the answer begins; they are in the prompt already.
     """
 
     tokens: Sequence[int]
     prediction: str
+    opening: str = ""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
 
 
 class EditFormat(Protocol):
-    """How the models of a publisher are asked."""
+    """How the models of a publisher are asked. n_above: lines of a window above where it is for."""
+
+    n_above: int
 
     def prompt(self, context: EditContext) -> EditPrompt:
         """Returns the prompt for a window."""
 
 
+_MAX_OPENING = 3  # lines
+_FENCE = re.compile("`{3,}")
 _TASK = (
     "You complete a developer's edit. You are shown code, and the edit that the developer has just "
     "made to it. Write the whole code with this edit, and make the other changes that it "
@@ -69,6 +76,8 @@ class InstructionFormat:
     So a key has the model read that edit alone: the code before it stays the same.
     """
 
+    n_above = 2  # each takes time to copy; what stands above them is shown anyway
+
     def __init__(self, engine: Engine) -> None:
         if not engine.has_chat_template:
             raise ConfigError(
@@ -81,26 +90,32 @@ class InstructionFormat:
         window = context.window
         name = PurePosixPath(window.name).name or "the file"
         suffix = PurePosixPath(window.name).suffix[1:]
-        fence = "```" + _LANGUAGES.get(suffix, suffix)
+        mark = _fence(window, context.changes)
+        fence = mark + _LANGUAGES.get(suffix, suffix)
         parts: list[str] = []
         if window.above:
-            parts.append(f"{name} begins:\n\n{fence}\n{window.above}```\n")
+            parts.append(f"{name} begins:\n\n{fence}\n{window.above}{mark}\n")
         earlier = "".join(_patch(change) for change in context.changes[:-1])
-        parts += [f"Earlier edits:\n\n```diff\n{earlier}```\n"] if earlier else []
+        parts += [f"Earlier edits:\n\n{mark}diff\n{earlier}{mark}\n"] if earlier else []
         was = _before_latest(window, context.changes)
-        parts.append(f"The code of {name}:\n\n{fence}\n{was}\n```\n")
+        parts.append(f"The code of {name}:\n\n{fence}\n{was}\n{mark}\n")
         latest = "".join(_patch(change) for change in context.changes[-1:])
-        parts.append(f"The edit:\n\n```diff\n{latest}```\n")
+        parts.append(f"The edit:\n\n{mark}diff\n{latest}{mark}\n")
         messages = [
             {"role": "system", "content": _TASK},
             {"role": "user", "content": "\n".join(parts)},
         ]
-        tokens = [*self._engine.encode(messages), *self._engine.tokenizer.encode(f"{fence}\n")]
-        return EditPrompt(tokens, window.text + "```", ("```",))
+        opening = _opening(window, context.changes)
+        written = self._engine.tokenizer.encode(f"{fence}\n{opening}")
+        tokens = [*self._engine.encode(messages), *written]
+        rest = window.text.removeprefix(opening)
+        return EditPrompt(tokens, rest + mark, opening, (mark,))
 
 
 class SweepFormat:
     """Sweep's: other files, changes, then the window as it was, as it is, and as it will be."""
+
+    n_above = 7
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -139,6 +154,8 @@ _ZETA = (
 class ZetaFormat:
     """That of Zed's first model: an excerpt with marks around what may be changed."""
 
+    n_above = 7
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
@@ -154,7 +171,7 @@ class ZetaFormat:
         prompt_text = _ZETA.format(edits=edits, excerpt=f"```{window.name}\n{inside}```")
         opening = f"```{window.name}\n{begins}{window.above}{_START}\n"
         tokens = self._engine.encode(prompt_text + opening)
-        return EditPrompt(tokens, window.text + _END, (_END, "```\n"))
+        return EditPrompt(tokens, window.text + _END, stop=(_END, "```\n"))
 
 
 FORMATS: dict[str, type[InstructionFormat] | type[SweepFormat] | type[ZetaFormat]] = {
@@ -181,6 +198,30 @@ def _before_latest(window: EditWindow, changes: Sequence[Change]) -> str:
         if is_inside and tuple(lines[start : start + len(change.after)]) == change.after:
             lines[start : start + len(change.after)] = change.before
     return _lines(lines)
+
+
+def _fence(window: EditWindow, changes: Sequence[Change]) -> str:
+    """Returns a fence that is longer than those in the code."""
+    texts = [window.above, window.text, *(change.diff for change in changes)]
+    longest = max((len(run) for text in texts for run in _FENCE.findall(text)), default=0)
+    return "`" * max(3, longest + 1)
+
+
+def _opening(window: EditWindow, changes: Sequence[Change]) -> str:
+    """Returns the first lines of a window, if they have nothing to do with the latest change.
+
+    Small models that are not shown where to begin write what stands above it once more.
+    """
+    latest = changes[-1]
+    names = removed_names(latest)
+    at = latest.line - window.first
+    n_before = at if latest.name == window.name and at >= 0 else len(window.lines)
+    for n, line in enumerate(window.lines[:n_before][:_MAX_OPENING], 1):
+        if names & set(names_in(line)):
+            break
+        if line.strip():
+            return _lines([*window.lines[:n], ""])
+    return ""
 
 
 def _lines(lines: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.checks import check_count, check_number, check_type
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.stream import Stream
 
 _PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses what is in it
 _GROWTH = 64  # tokens by which an answer may be longer than the window
@@ -34,7 +35,8 @@ _N_AROUND = 30  # lines on either side of a window that formats may show
 _MAX_TOKENS = 4096  # of a prompt and its answer, as Zed's editor has it
 _MAX_CHARACTERS = 4 * _MAX_TOKENS  # of a window, and of a change; people write no longer ones
 _N_ANSWERS = 256  # that are kept, so that a day takes no more memory than an hour
-_MIN_PROBABILITY = 0.5  # of an edit that is offered, without calibration
+_MIN_PROBABILITY = 0.9  # of an edit that is offered, without calibration
+_MAX_ABOVE = 10  # lines by which the window at the cursor begins earlier, if a likely line is there
 _N_PLACES = 2  # windows that are asked about after one key
 
 
@@ -43,7 +45,7 @@ class EditConfig:
     """How edits are predicted.
 
     format: how the model is asked, one of `FORMATS`. n_lines: of a window.
-    min_probability: of an edit that is offered; None: what the bundle was calibrated to, or 0.5.
+    min_probability: of an edit that is offered; None: what the bundle was calibrated to, or 0.9.
     method: how it is decoded; see `edgedec run --method`.
 
     Raises:
@@ -225,8 +227,7 @@ class EditPredictor:
         if "\0" in document.text:  # a binary file
             return None
         changes = [change for change in changes if change.n_characters <= _MAX_CHARACTERS]
-        for line in self._places(document, marked):
-            window = window_at(document, line, self._config.n_lines, _N_AROUND)
+        for window in self._windows(document, marked):
             is_long = len(window.text) > _MAX_CHARACTERS  # a line of a minified file is
             prompt = None if is_long else self._prompt(window, changes)
             if prompt is None:
@@ -239,16 +240,21 @@ class EditPredictor:
                 return answer.edit
         return None
 
-    def _places(self, document: Document, marked: tuple[int, ...]) -> Iterator[int]:
-        """Yields lines around which to look: the cursor's, then likely ones outside that window."""
-        here, half = line_of(document), self._config.n_lines // 2
-        yield here
-        far = [
-            line
-            for line in likely_lines(document, self._history.changes, marked)
-            if abs(line - here) > half
-        ]
-        yield from far[: _N_PLACES - 1]
+    def _windows(self, document: Document, marked: tuple[int, ...]) -> Iterator[EditWindow]:
+        """Yields what to look at: around the cursor, then around likely lines outside of that."""
+        here = line_of(document)
+        likely = likely_lines(document, self._history.changes, marked)
+        near = (here - line for line in likely if 0 < here - line <= _MAX_ABOVE)
+        window = self._window(document, here, max(self._format.n_above, *near, 0))
+        yield window
+        end = window.first + len(window.lines)
+        far = [line for line in likely if not window.first <= line < end]
+        for line in far[: _N_PLACES - 1]:
+            yield self._window(document, line, self._format.n_above)
+
+    def _window(self, document: Document, line: int, n_above: int) -> EditWindow:
+        n_lines = self._config.n_lines
+        return window_at(document, line, n_lines, _N_AROUND, min(n_above, n_lines // 2))
 
     def _prompt(self, window: EditWindow, changes: Sequence[Change]) -> EditPrompt | None:
         """Returns the prompt with as many of the latest changes as there is room for."""
@@ -278,13 +284,12 @@ class EditPredictor:
         stream = self._engine.stream(prompt.tokens, request)
         stream.watch()
         rewriting, edit = Rewriting(window), None
+        rewriting.read(prompt.opening, 0.0)
         try:
             for piece in stream.pieces:
                 if self._is_stale(version):
                     return None
-                signal = stream.signal
-                log_prob = 0.0 if signal is None else math.log(max(signal.top_prob, 1e-30))
-                rewriting.read(piece.text, log_prob)
+                rewriting.read(piece.text, _log_prob(stream))
                 if "\n" in piece.text:
                     edit = self._first_edit(document, window, rewriting, version, False)
                 if edit is not None:
@@ -292,7 +297,9 @@ class EditPredictor:
         finally:
             stream.stop()
         if stream.result.finish_reason == "stop" and edit is None:
-            rewriting.finish()  # of an answer that was cut off, what is missing is not left out
+            rewriting.finish(
+                _log_prob(stream)
+            )  # of an answer that was cut off, what is missing is not left out
             edit = self._first_edit(document, window, rewriting, version, True)
         is_shown = edit is not None and not is_unwanted(edit, document, self._history.changes)
         return EditAnswer(
@@ -318,8 +325,11 @@ class EditPredictor:
         version: int,
         is_whole: bool,
     ) -> Edit | None:
-        """Returns the first change that was not refused before, also one that is not shown."""
-        while (hunk := rewriting.hunk(is_whole)) is not None:
+        """Returns the first change that was not refused before, also one that is not shown.
+
+        None if the answer is another text than the window.
+        """
+        while (hunk := rewriting.hunk(is_whole)) is not None and not rewriting.is_other(hunk):
             edit = self._edit(document, window, rewriting, hunk, version)
             if not self._is_wanted(edit, document) or not self._quiet.is_refused(edit, document):
                 return edit
@@ -355,6 +365,11 @@ class EditPredictor:
         line, probability = window.first + hunk.start, rewriting.probability(hunk)
         jump = start + n_same
         return Edit(document.name, start, end, text, line, jump, probability, self._ms, version)
+
+
+def _log_prob(stream: Stream) -> float:
+    """Returns that of the latest token."""
+    return 0.0 if stream.signal is None else math.log(max(stream.signal.top_prob, 1e-30))
 
 
 def _n_same(old: str, new: str) -> int:

@@ -112,23 +112,17 @@ def is_unwanted(edit: Edit, document: Document, changes: Sequence[Change]) -> bo
 
 
 def _takes_back(edit: Edit, old: str, changes: Sequence[Change]) -> bool:
-    """Says whether an edit makes lines what they were before a change."""
-    was, becomes = lines_of(old), lines_of(edit.text)
+    """Says whether all lines of an edit are those of one change, the other way round.
+
+    Empty lines do not count, nor does the place: who moves a line back takes it back.
+    """
+    was, becomes = (Counter(filter(str.strip, lines_of(text))) for text in (old, edit.text))
+    removed, added = was - becomes, becomes - was
     return any(
-        change.name == edit.name and _holds(was, change.after, change.before, becomes)
+        change.name == edit.name
+        and removed <= Counter(change.after)
+        and added <= Counter(change.before)
         for change in changes
-    )
-
-
-def _holds(
-    was: Sequence[str], after: Sequence[str], before: Sequence[str], becomes: Sequence[str]
-) -> bool:
-    """Says whether ``was`` with ``after`` turned into ``before`` somewhere is ``becomes``."""
-    n = len(after)
-    return any(
-        tuple(was[i : i + n]) == tuple(after)
-        and [*was[:i], *before, *was[i + n :]] == list(becomes)
-        for i in range(len(was) - n + 1)
     )
 
 

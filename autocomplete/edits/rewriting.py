@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgedec.autocomplete.edits.hunks import NOTHING, Hunk, first_hunk
 from edgedec.autocomplete.edits.window import EditWindow
+
+_WORD = re.compile(r"\w+")
+_MAX_CUT, _MAX_UNALIKE = 2, 5
+"""Lines that an answer may leave out at the end, and that it may replace by quite other ones."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +43,9 @@ class Rewriting:
             line, _, self._unfinished = self._unfinished.partition("\n")
             self._end_line(line)
 
-    def finish(self) -> None:
-        """Nothing more comes."""
+    def finish(self, log_prob: float) -> None:
+        """Nothing more comes. log_prob: of the token that ends the answer."""
+        self._log_prob += log_prob
         if self._unfinished:
             self._end_line(self._unfinished)
 
@@ -49,6 +57,12 @@ class Rewriting:
         texts = [line.text for line in self._lines]
         return first_hunk(self._window.lines, texts, is_whole, self._past)
 
+    def is_other(self, hunk: Hunk) -> bool:
+        """Says whether an answer broke off, or goes on with another text than the window."""
+        old, new = self._window.lines[hunk.start : hunk.old_end], self.new_lines(hunk)
+        is_cut = hunk.old_end == len(self._window.lines) and len(old) - len(new) > _MAX_CUT
+        return is_cut or (len(old) > _MAX_UNALIKE and not _are_alike(old, new))
+
     def pass_over(self, hunk: Hunk) -> None:
         """Looks behind a change from now on."""
         self._past = hunk
@@ -58,10 +72,17 @@ class Rewriting:
         return [line.text for line in self._lines[hunk.new_start : hunk.new_end]]
 
     def probability(self, hunk: Hunk) -> float:
-        """Returns that of the changed lines, or of the line behind those that are left out."""
+        """Returns that of the changed lines, or of what is behind those that are left out."""
         end = hunk.new_end + (hunk.new_end == hunk.new_start)
-        return math.exp(sum(line.log_prob for line in self._lines[hunk.new_start : end]))
+        lines = self._lines[hunk.new_start : end]
+        return math.exp(sum(line.log_prob for line in lines) if lines else self._log_prob)
 
     def _end_line(self, line: str) -> None:
         self._lines.append(_Line(line, self._log_prob))
         self._log_prob = 0.0
+
+
+def _are_alike(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Says whether most words of lines stand in what they became."""
+    before, after = (Counter(_WORD.findall("\n".join(lines))) for lines in (old, new))
+    return 2 * (before & after).total() >= before.total()

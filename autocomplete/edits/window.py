@@ -36,15 +36,15 @@ class EditWindow:
         return "".join(f"{line}\n" for line in self.lines)
 
 
-def window_at(document: Document, line: int, n_lines: int, n_around: int) -> EditWindow:
-    """Returns ``n_lines`` lines around ``line``, and ``n_around`` on either side of them.
+def window_at(
+    document: Document, line: int, n_lines: int, n_around: int, n_above: int
+) -> EditWindow:
+    """Returns ``n_lines`` lines of which ``n_above`` are above ``line``, and the lines around them.
 
-    It begins at every few lines only, so that most keys leave it where it is.
+    n_around: how many on either side. A short rest of the document is no reason to begin earlier.
     """
     lines = lines_with_ends(document.text) or [""]
-    step = max(1, n_lines // 3)
-    last = -(-max(0, len(lines) - n_lines) // step) * step
-    first = max(0, min((line - n_lines // 3) // step * step, last))
+    first = max(0, line - n_above)
     chosen = lines[first : first + n_lines]
     start = sum(map(len, lines[:first]))
     cursor = document.cursor - start
@@ -78,7 +78,7 @@ def likely_lines(document: Document, changes: Sequence[Change], marked: Sequence
     having = [
         i
         for i, line in enumerate(lines)
-        if any(name in line for name in names) and names & set(_NAME.findall(line))
+        if any(name in line for name in names) and names & names_in(line)
     ]
     return sorted(
         {*having, *(i for i in marked if i < len(lines))}, key=lambda i: (abs(i - here), i)
@@ -87,5 +87,10 @@ def likely_lines(document: Document, changes: Sequence[Change], marked: Sequence
 
 def removed_names(change: Change) -> frozenset[str]:
     """Returns the names that stand in what was changed and in nothing that it became."""
-    before, after = (set(_NAME.findall("\n".join(part))) for part in (change.before, change.after))
-    return frozenset(before - after)
+    before, after = (names_in("\n".join(part)) for part in (change.before, change.after))
+    return before - after
+
+
+def names_in(text: str) -> frozenset[str]:
+    """Returns the names that stand in a text."""
+    return frozenset(_NAME.findall(text))

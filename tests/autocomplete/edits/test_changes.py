@@ -103,14 +103,14 @@ def test_a_whole_answer_s_change_is_that_of_difflib(seed: int) -> None:
 
 def test_the_window_is_around_the_line_and_ends_with_the_document() -> None:
     document = Document(CODE, CODE.index("line 20"), "a.py")
-    window = window_at(document, 20, 5, 2)
+    window = window_at(document, 20, 5, 2, 1)
     assert window.lines == tuple(f"line {i}" for i in range(19, 24))
     assert (window.above, window.below) == ("line 17\nline 18\n", "line 24\nline 25\n")
     assert window.cursor == len("line 19\n")
-    assert window_at(document, 39, 5, 2).lines[-1] == "line 39"
-    assert window_at(document, 39, 5, 2).cursor is None
-    assert window_at(Document("", 0, ""), 0, 5, 2).text == "\n"
-    crlf = window_at(Document("a\r\nb\r\n", 3, ""), 1, 1, 9)
+    assert window_at(document, 39, 5, 2, 1).lines == ("line 38", "line 39")
+    assert window_at(document, 39, 5, 2, 1).cursor is None
+    assert window_at(Document("", 0, ""), 0, 5, 2, 1).text == "\n"
+    crlf = window_at(Document("a\r\nb\r\n", 3, ""), 1, 1, 9, 0)
     assert (crlf.text, crlf.above, crlf.start) == ("b\n", "a\n", 3)
 
 

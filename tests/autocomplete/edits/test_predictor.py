@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ import edgedec
 from edgedec.autocomplete import Document
 from edgedec.autocomplete.edits import Edit, EditConfig, EditPredictor
 from edgedec.autocomplete.edits.changes import Change
-from edgedec.autocomplete.edits.formats import EditContext, SweepFormat, ZetaFormat
+from edgedec.autocomplete.edits.formats import (
+    EditContext,
+    InstructionFormat,
+    SweepFormat,
+    ZetaFormat,
+)
 from edgedec.autocomplete.edits.window import window_at
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.engine.engine import Engine
@@ -89,6 +95,7 @@ def test_only_the_first_of_two_changes_is_offered(make: Make) -> None:
         (NOW, "nothing follows"),
         (NOW.replace("    a", "        a"), "white space alone"),
         (BEFORE, "what was just written is taken back"),
+        (BEFORE.replace("    a = 1", "\n    a = 1"), "it is taken back, with an empty line"),
         (NOW.replace("(w)", "(wide)"), "the word in the making"),
         (NOW.replace("return width", "return w")[:-2], "see below"),
     ],
@@ -164,7 +171,7 @@ def test_a_closed_one_and_settings_that_cannot_be_are_refused(
 
 
 CHANGE = Change("a.py", 0, ("def area(width):",), ("def area(w):",), (), ("    a = 1",))
-WINDOW = window_at(Document(NOW, CURSOR, "a.py"), 0, 21, 5)
+WINDOW = window_at(Document(NOW, CURSOR, "a.py"), 0, 21, 5, 7)
 
 
 def test_sweep_s_prompt(make: Make) -> None:
@@ -218,14 +225,58 @@ def test_a_pause_ends_it(make: Make) -> None:
         assert predictor.update(Document(NOW, CURSOR, "a.py")).result(timeout=60) is not None
 
 
-def test_a_window_stays_where_it_is_from_line_to_line() -> None:
-    text = "".join(f"line {i}\n" for i in range(100))
-    firsts = [
-        window_at(Document(text, text.index(f"line {i}\n")), i, 21, 30).first for i in range(100)
-    ]
-    assert len(set(firsts)) < 16
-    assert all(first <= i < first + 21 for i, first in enumerate(firsts))
-    assert window_at(Document(text[:140], 130), 14, 21, 30).first == 0
+LINES = [f"value_{i} = {i}\n" for i in range(24)]
+TEXT = "".join(LINES)
+EDITED = TEXT.replace("value_3 = 3", "value_3 = 4")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["".join(LINES[2:6]), "x = 1\n" * 3 + "".join(LINES[12:])],
+    ids=["it broke off", "another text"],
+)
+def test_an_answer_that_is_not_the_window_is_no_edit(make: Make, answer: str) -> None:
+    config = EditConfig(format="sweep", min_probability=0)
+    cursor = EDITED.index("4\nvalue_4")
+    assert predict(make(answer), TEXT, EDITED, config=config, cursor=cursor) is None
+
+
+def test_what_is_left_out_at_the_end_is_as_likely_as_the_end(make: Make) -> None:
+    config = EditConfig(format="sweep", min_probability=0)
+    edit = predict(make(NOW.replace("    return width\n", ""), 0.4), BEFORE, NOW, config=config)
+    assert edit is not None
+    assert 0 < edit.probability < 0.5
+
+
+@pytest.mark.parametrize(
+    ("near", "first"), [("print(width)\n", 15), ("print(height)\n", 18)], ids=["name", "none"]
+)
+def test_a_window_begins_where_the_old_name_stands(
+    make: Make, monkeypatch: pytest.MonkeyPatch, near: str, first: int
+) -> None:
+    monkeypatch.setattr(SweepFormat, "n_above", 2)
+    above = "".join([*LINES[:15], near, *LINES[16:20]])
+    with EditPredictor(make(AFTER), SWEEP) as predictor:
+        predictor.see(Document(above + BEFORE, 0, "a.py"))
+        now = Document(above + NOW, len(above) + CURSOR, "a.py")
+        predictor.see(now)
+        assert next(predictor._windows(now, ())).first == first
+
+
+def test_instructions_begin_the_answer_and_fence_it_off(small_bundle: Path) -> None:
+    with edgedec.load(small_bundle) as engine:
+        texts = []
+        for fence in ("", "```\n"):
+            document = Document(f"a = 1\n\n{fence}{NOW}", 0, "a.py")
+            window = window_at(document, 0, 21, 5, 2)
+            change = replace(CHANGE, line=2 + bool(fence))
+            prompt = InstructionFormat(engine).prompt(EditContext(window, [change]))
+            assert prompt.opening + prompt.prediction == window.text + prompt.stop[0]
+            texts.append((prompt.opening, prompt.stop, engine.tokenizer.decode(prompt.tokens)))
+    (opening, stop, text), (_, long, fenced) = texts
+    assert (opening, stop, long) == ("a = 1\n", ("```",), ("````",))
+    assert text.endswith("```python\na = 1\n")
+    assert fenced.endswith("````python\na = 1\n")
 
 
 @pytest.mark.slow
