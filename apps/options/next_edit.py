@@ -46,7 +46,7 @@ class EditOptions:
             min=0.0,
             max=1.0,
             help="Show no edit that is less likely (default: what the bundle was calibrated to, or "
-            "0.9).",
+            "0.5).",
         ),
     ] = None
 

@@ -44,9 +44,14 @@ class EditPrompt:
 
 
 class EditFormat(Protocol):
-    """How the models of a publisher are asked. n_above: lines of a window above where it is for."""
+    """How the models of a publisher are asked.
+
+    n_above: lines of a window above where it is for. is_trained: for edits; other models make many
+    that have nothing to do with the changes.
+    """
 
     n_above: int
+    is_trained: bool
 
     def prompt(self, context: EditContext) -> EditPrompt:
         """Returns the prompt for a window."""
@@ -76,6 +81,7 @@ class InstructionFormat:
     So a key has the model read that edit alone: the code before it stays the same.
     """
 
+    is_trained = False
     n_above = 2  # each takes time to copy; what stands above them is shown anyway
 
     def __init__(self, engine: Engine) -> None:
@@ -115,7 +121,7 @@ class InstructionFormat:
 class SweepFormat:
     """Sweep's: other files, changes, then the window as it was, as it is, and as it will be."""
 
-    n_above = 7
+    n_above, is_trained = 7, True
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -154,7 +160,7 @@ _ZETA = (
 class ZetaFormat:
     """That of Zed's first model: an excerpt with marks around what may be changed."""
 
-    n_above = 7
+    n_above, is_trained = 7, True
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -19,7 +19,7 @@ from edgedec.autocomplete.edits.edit import Edit, EditAnswer
 from edgedec.autocomplete.edits.formats import FORMATS, EditContext, EditPrompt
 from edgedec.autocomplete.edits.hunks import Hunk
 from edgedec.autocomplete.edits.lines import line_end_of, lines_with_ends, without_end
-from edgedec.autocomplete.edits.quiet import Quiet, is_unwanted
+from edgedec.autocomplete.edits.quiet import Quiet, is_related, is_unwanted
 from edgedec.autocomplete.edits.rewriting import Rewriting
 from edgedec.autocomplete.edits.window import EditWindow, likely_lines, line_of, window_at
 from edgedec.models.errors import ConfigError, EdgedecError, SessionError
@@ -35,7 +35,7 @@ _N_AROUND = 30  # lines on either side of a window that formats may show
 _MAX_TOKENS = 4096  # of a prompt and its answer, as Zed's editor has it
 _MAX_CHARACTERS = 4 * _MAX_TOKENS  # of a window, and of a change; people write no longer ones
 _N_ANSWERS = 256  # that are kept, so that a day takes no more memory than an hour
-_MIN_PROBABILITY = 0.9  # of an edit that is offered, without calibration
+_MIN_PROBABILITY = 0.5  # of an edit that is offered, without calibration
 _MAX_ABOVE = 10  # lines by which the window at the cursor begins earlier, if a likely line is there
 _N_PLACES = 2  # windows that are asked about after one key
 
@@ -45,7 +45,7 @@ class EditConfig:
     """How edits are predicted.
 
     format: how the model is asked, one of `FORMATS`. n_lines: of a window.
-    min_probability: of an edit that is offered; None: what the bundle was calibrated to, or 0.9.
+    min_probability: of an edit that is offered; None: what the bundle was calibrated to, or 0.5.
     method: how it is decoded; see `edgedec run --method`.
 
     Raises:
@@ -301,7 +301,7 @@ class EditPredictor:
                 _log_prob(stream)
             )  # of an answer that was cut off, what is missing is not left out
             edit = self._first_edit(document, window, rewriting, version, True)
-        is_shown = edit is not None and not is_unwanted(edit, document, self._history.changes)
+        is_shown = edit is not None and self._is_sensible(edit, document)
         return EditAnswer(
             rewriting.text,
             edit if is_shown else None,
@@ -338,8 +338,12 @@ class EditPredictor:
 
     def _is_wanted(self, edit: Edit, document: Document) -> bool:
         """Says whether an edit is likely, and one that somebody may want to see."""
-        is_likely = edit.probability >= self._bound
-        return is_likely and not is_unwanted(edit, document, self._history.changes)
+        return edit.probability >= self._bound and self._is_sensible(edit, document)
+
+    def _is_sensible(self, edit: Edit, document: Document) -> bool:
+        changes = self._history.changes
+        is_expected = self._format.is_trained or is_related(edit, document, changes)
+        return is_expected and not is_unwanted(edit, document, changes)
 
     def _edit(
         self,

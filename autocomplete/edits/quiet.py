@@ -13,6 +13,8 @@ from edgedec.autocomplete.edits.edit import Edit
 from edgedec.autocomplete.edits.lines import lines_of
 
 _N_REMEMBERED = 64
+_WORD = re.compile(r"\w+")
+_WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
 _WORD_AT_END = re.compile(r"\w+\Z")
 
 
@@ -123,6 +125,33 @@ def _takes_back(edit: Edit, old: str, changes: Sequence[Change]) -> bool:
         and removed <= Counter(change.after)
         and added <= Counter(change.before)
         for change in changes
+    )
+
+
+def is_related(edit: Edit, document: Document, changes: Sequence[Change]) -> bool:
+    """Says whether an edit does a part of what a change did.
+
+    It takes out something that the change took out, and puts in something that the change put in,
+    as far as the change did either. Names and numbers count; signs where there are none.
+    """
+    own = _exchanged(document.text[edit.start : edit.end], edit.text)
+    return any(
+        _shares(own, _exchanged("\n".join(change.before), "\n".join(change.after)))
+        for change in changes
+    )
+
+
+def _exchanged(old: str, new: str) -> tuple[set[str], set[str]]:
+    """Returns the words and signs that a text loses, and those that it gains."""
+    before, after = (Counter(_WORD_OR_SIGN.findall(text)) for text in (old, new))
+    return set(before - after), set(after - before)
+
+
+def _shares(own: tuple[set[str], set[str]], change: tuple[set[str], set[str]]) -> bool:
+    words = tuple({text for text in part if _WORD.match(text)} for part in change)
+    told = words if any(words) else change
+    return any(told) and all(
+        not part or bool(part & parts) for part, parts in zip(told, own, strict=True)
     )
 
 

@@ -18,6 +18,7 @@ from edgedec.autocomplete.edits.formats import (
     SweepFormat,
     ZetaFormat,
 )
+from edgedec.autocomplete.edits.quiet import is_related
 from edgedec.autocomplete.edits.window import window_at
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.engine.engine import Engine
@@ -277,6 +278,27 @@ def test_instructions_begin_the_answer_and_fence_it_off(small_bundle: Path) -> N
     assert (opening, stop, long) == ("a = 1\n", ("```",), ("````",))
     assert text.endswith("```python\na = 1\n")
     assert fenced.endswith("````python\na = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "old", "new", "is_so"),
+    [
+        ("f(width)", "f(w)", "return width", "return w", True),
+        ("f(width)", "f(w)", "return width", "return height", False),
+        ("f(width)", "f(w)", "return height", "return w", False),
+        ("*(&x) = 1", "x = 1", "*(&x) = 2", "x = 2", True),
+        ("", "  email: string;", "", "  email: row.email,", True),
+        ("", "import json", "a = 1", "", False),
+        ("a = 1 # why", "a = 1", "b = 2 # why", "b = 2", True),
+        ("a = 1 # why", "a = 1", "", "b = 2 # why", False),
+    ],
+)
+def test_an_edit_does_a_part_of_a_change(
+    before: str, after: str, old: str, new: str, is_so: bool
+) -> None:
+    change = Change("b.py", 7, (before,), (after,))
+    edit = Edit("a.py", 0, len(old), new, 0, 0, 1.0, 0.0, 0)
+    assert is_related(edit, Document(old, 0, "a.py"), [change]) == is_so
 
 
 @pytest.mark.slow
