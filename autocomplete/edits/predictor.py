@@ -342,7 +342,8 @@ class EditPredictor:
 
     def _is_sensible(self, edit: Edit, document: Document) -> bool:
         changes = self._history.changes
-        is_expected = self._format.is_trained or is_related(edit, document, changes)
+        is_any = self._format.is_trained or self._bound == 0
+        is_expected = is_any or is_related(edit, document, changes)
         return is_expected and not is_unwanted(edit, document, changes)
 
     def _edit(

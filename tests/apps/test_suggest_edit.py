@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 Cli = Callable[..., Any]
-BEFORE = "def hello(name):\n    print('Hello', name)\n\n\nhello('Ann')\nhello('Bob')\n"
+BEFORE = "def hello(name):\n    return 'Hello ' + name\n\nprint(hello('Ann'))\n"
 NOW = BEFORE.replace("hello", "greet", 1)
 
 pytestmark = pytest.mark.e2e

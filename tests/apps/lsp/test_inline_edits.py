@@ -16,7 +16,7 @@ from .conftest import Editor, Message, span
 
 pytestmark = pytest.mark.slow
 
-BEFORE = "def hello(name):\n    print('Hello', name)\n\n\nhello('Ann')\nhello('Bob')\n"
+BEFORE = "def hello(name):\n    return 'Hello ' + name\n\nprint(hello('Ann'))\n"
 NOW = BEFORE.replace("hello", "greet", 1)
 CURSOR = 0
 
