@@ -134,9 +134,9 @@ def is_related(edit: Edit, document: Document, changes: Sequence[Change]) -> boo
     It takes out something that the change took out, and puts in something that the change put in,
     as far as the change did either. Names and numbers count; signs where there are none.
     """
-    own = _exchanged(document.text[edit.start : edit.end], edit.text)
+    exchanged = _exchanged(document.text[edit.start : edit.end], edit.text)
     return any(
-        _shares(own, _exchanged("\n".join(change.before), "\n".join(change.after)))
+        _shares(exchanged, _exchanged("\n".join(change.before), "\n".join(change.after)))
         for change in changes
     )
 
@@ -147,11 +147,11 @@ def _exchanged(old: str, new: str) -> tuple[set[str], set[str]]:
     return set(before - after), set(after - before)
 
 
-def _shares(own: tuple[set[str], set[str]], change: tuple[set[str], set[str]]) -> bool:
+def _shares(exchanged: tuple[set[str], set[str]], change: tuple[set[str], set[str]]) -> bool:
     words = tuple({text for text in part if _WORD.match(text)} for part in change)
-    told = words if any(words) else change
-    return any(told) and all(
-        not part or bool(part & parts) for part, parts in zip(told, own, strict=True)
+    counted = words if any(words) else change
+    return any(counted) and all(
+        not part or bool(part & parts) for part, parts in zip(counted, exchanged, strict=True)
     )
 
 
