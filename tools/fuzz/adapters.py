@@ -238,7 +238,10 @@ def made_by_peft(
         made.save_pretrained(folder / "adapter")
         again = transformers.AutoModelForCausalLM.from_pretrained(folder / "base")
         loaded = peft.PeftModel.from_pretrained(again, str(folder / "adapter"))
-        loaded.merge_and_unload().save_pretrained(folder / "merged")
+        merged = loaded.merge_and_unload()
+        if any("modules_to_save" in name for name in merged.state_dict()):
+            return None  # tokens that are trained beside their whole embedding, in some orders
+        merged.save_pretrained(folder / "merged")
     except Exception:  # PEFT raises bare exceptions for what it cannot do
         return None
     return absent
