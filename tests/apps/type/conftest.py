@@ -326,9 +326,9 @@ class Desktop(Session):
 class Window:
     """A window with text fields of a toolkit. number: X11's."""
 
-    def __init__(self, desktop: Desktop, toolkit: str, scale: int = 1) -> None:
+    def __init__(self, desktop: Desktop, toolkit: str, scale: int = 1, **environment: str) -> None:
         needs_toolkit(toolkit)
-        self.desktop, self.toolkit = desktop, toolkit
+        self.desktop, self.toolkit, self._environment = desktop, toolkit, environment
         self.log = desktop.folder / f"{toolkit}-{time.monotonic_ns()}.jsonl"
         self.log.touch()
         self._start([PYTHON, str(FIELDS), toolkit, str(self.log)], scale)
@@ -341,6 +341,7 @@ class Window:
         }  # fmt: skip
         if self.toolkit in ("gtk4", "qt5", "qt6"):
             environment["IBUS_ENABLE_SYNC_MODE"] = "1"  # as docs/type.md says
+        environment |= self._environment
         self.process = self.desktop.start(*command, environment=environment)
         self.number = 0
 
@@ -404,7 +405,7 @@ class Page(Window):
         command = BROWSERS[browser]
         if not shutil.which(command[0]):
             pytest.skip(f"needs packages of the system: {command[0]}")
-        self.desktop, self.toolkit = desktop, browser
+        self.desktop, self.toolkit, self._environment = desktop, browser, dict[str, str]()
         profile = desktop.folder / f"{browser}-profile-{scale}"
         profile.mkdir(exist_ok=True)
         page = FIELDS.with_suffix(".html").as_uri()

@@ -25,12 +25,11 @@ PASSAGE = (
     "Alice was beginning to get very tired of sitting by her sister on the bank, and of having "
     "nothing to do: once or twice she had peeped into the book her sister was reading, but it had "
     "no pictures or conversations in it. So she was considering in her own mind, as well as she "
-    "could, for the hot day made her feel very sleepy and stupid, whether the pleasure of making "
-    "a daisy chain would be worth the trouble of getting up and picking the daisies. "
+    "could, for the hot day made her feel very sleepy and stupid. "
 )
 """From Lewis Carroll's book of 1865."""
 
-KEY_S, IDLE_S = 0.2, 60.0
+KEY_S, IDLE_S = 0.2, 30.0
 N_CORES = 2
 
 
@@ -64,10 +63,10 @@ class GhostWatch:
             self._display.next_event()
 
 
-def key_to_ghost(desktop: Desktop) -> tuple[list[float], list[float]]:
+def key_to_ghost(desktop: Desktop, text: str) -> tuple[list[float], list[float]]:
     """Returns milliseconds to suggestions where none was, and to shorter ones."""
     watch, new, shorter = GhostWatch(desktop), list[float](), list[float]()
-    for character in PASSAGE:
+    for character in text:
         had = desktop.ghost()
         watch.forget()
         start_s = time.monotonic()
@@ -103,14 +102,16 @@ def busy_cores() -> Iterator[None]:
 
 
 def added_delay(desktop: Desktop, window: Window) -> dict[str, list[float]]:
-    """Returns milliseconds from key to text, with us and with IBus' own engine, cores busy."""
-    delays: dict[str, list[float]] = {"edgedec": [], "xkb:us::eng": []}
+    """Returns milliseconds from key to text, with us and without IBus, while the cores are busy."""
+    plain = Window(desktop, "gtk3", GTK_IM_MODULE="gtk-im-context-simple")
+    windows = {"edgedec": window, "no IBus": plain}
+    delays: dict[str, list[float]] = {name: [] for name in windows}
     with busy_cores():
-        for engine in list(delays) * 2:
-            desktop.output("ibus", "engine", engine)
-            window.clear()
-            delays[engine] += key_to_text(window)
-    desktop.output("ibus", "engine", "edgedec")
+        for name in list(windows) * 2:
+            desktop.activate(windows[name].number)
+            wait_for(lambda name=name: desktop.front() == windows[name].number, name)
+            windows[name].clear()
+            delays[name] += key_to_text(windows[name])
     return delays
 
 
@@ -144,9 +145,9 @@ def main() -> None:
             del desktop.environment["OMP_NUM_THREADS"]
             desktop.start_type(bundle)
             window = Window(desktop, "gtk3")
-            key_to_ghost(desktop)  # once for caches and files
+            key_to_ghost(desktop, PASSAGE[:80])  # once for caches and files
             window.clear()
-            new, shorter = key_to_ghost(desktop)
+            new, shorter = key_to_ghost(desktop, PASSAGE)
             print(f"key to a new suggestion: {percentiles(new)}")
             print(f"key that shortens one: {percentiles(shorter)}")
             print(f"both: {percentiles(new + shorter)}")

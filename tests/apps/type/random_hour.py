@@ -5,6 +5,9 @@ python -m tests.apps.type.random_hour BUNDLE [--seconds 3600] [--log FILE]
 Each seed is an episode in three applications, first without `edgedec type`, then with it. It has
 no key that takes a suggestion. Every difference is printed. With --log it goes on with the seed
 after the last one in FILE.
+
+Qt drops a key that is on its way when an engine of IBus dies, so windows of Qt get no key until
+IBus knows.
 """
 
 from __future__ import annotations
@@ -137,6 +140,8 @@ class Episodes:
             if i == burst.killed_at and is_suggesting and desktop.type_process is not None:
                 desktop.type_process.send_signal(signal.SIGKILL)
                 counts.kills += 1
+                if window.toolkit.startswith("qt"):  # drops a key that IBus has an error for
+                    desktop.settle()
             desktop.key(key, pause_s)
         counts.keys += len(burst.keys)
         self._end_burst(window, field)

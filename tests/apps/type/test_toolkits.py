@@ -171,10 +171,14 @@ def test_nobody_takes_its_end_for_an_acceptance(typed: Window) -> None:
     desktop = typed.desktop
     assert desktop.type_process is not None
     desktop.type_process.send_signal(signal.SIGKILL)
+    if typed.toolkit.startswith("qt"):  # which drops a key that IBus has an error for
+        desktop.settle()
     desktop.type(" ok")
-    becomes(typed, TEXT + " ok")
-    is_hidden(typed)
-    desktop.start_type_again()
+    try:
+        becomes(typed, TEXT + " ok")
+        is_hidden(typed)
+    finally:
+        desktop.start_type_again()
 
 
 @pytest.mark.parametrize("scale", [1, 2])
