@@ -420,8 +420,10 @@ class Page(Window):
         text = self.desktop.title(self.number)
         if not text.startswith("{") or " END" not in text:
             return {}
-        fields: dict[str, Any] = json.loads(text[: text.rindex(" END")])
-        return fields
+        with suppress(json.JSONDecodeError):  # a title that was read while it changed
+            fields: dict[str, Any] = json.loads(text[: text.rindex(" END")])
+            return fields
+        return {}
 
     def text(self, field: str = "view") -> str:
         fields = self._fields()

@@ -151,8 +151,8 @@ def test_another_field_inserts_nothing(typed: Window) -> None:
 
 @pytest.mark.parametrize("field", ["password", "number", "address"])
 def test_nothing_is_suggested_in(window: Window, field: str) -> None:
-    if field == "address" and window.toolkit.startswith("qt"):
-        pytest.skip("Qt does not tell IBus that a field is for addresses")
+    if field == "address" and not window.toolkit.startswith("gtk"):
+        pytest.skip(f"{window.toolkit} does not tell IBus that a field is for addresses")
     window.clear()
     window.turn_to(field)
     text = TEXT if field != "number" else "12345"
