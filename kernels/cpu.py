@@ -168,6 +168,8 @@ def attention(
     source: int = 0,
     sees_source: bool = False,
     distance_bias: Floats | None = None,
+    key_offsets: Floats | None = None,
+    kv_format: int | None = None,
     out: Floats | None = None,
     isa: str | None = None,
     n_threads: int = 1,
@@ -183,19 +185,23 @@ def attention(
     ``sees_all`` a row attends to all nodes, whatever their parents; a window goes both ways then.
     Of the first ``source`` rows of the KV cache nothing is seen, or with ``sees_source`` nothing
     else. Row i of ``distance_bias`` is added to scores of keys i positions behind, the last one to
-    all that are farther.
+    all that are farther. ``key_offsets`` are taken from keys before their rotation; scores get back
+    what that takes from them. ``kv_format`` is a number of `KVPanels`, by default that of float16
+    or int8.
 
     Shapes: qkv [T, (H + 2 Hkv) * d]; positions [T], parents [P] int64; rope: cosines and sines
         [n_positions, d / 2]; kv_cache of one layer: keys [Hkv, C / 16, d, 16] and values
-        [Hkv, C, d] float16, or both [Hkv, C / 16, `kv_block_nbytes`] uint8, which holds int8;
+        [Hkv, C, d] float16, or both [Hkv, C / 16, `kv_block_nbytes`] uint8;
         rows past.., modulo C, are overwritten: with a window C needs to be no more than the rows
-        that the first row sees before itself, and P; sinks [H], distance_bias [n, H] float32.
+        that the first row sees before itself, and P; sinks [H], distance_bias [n, H],
+        key_offsets [Hkv, d] float32.
         Result [T, H * d] float32.
     """
     keys, values = kv_cache
     expect("cosines", rope[0], np.float32, (-1, -1))
     d = 2 * rope[0].shape[1]
-    n_kv_heads, capacity = _check_kv_cache(keys, values, d)
+    kv_format = int(keys.dtype == np.uint8) if kv_format is None else kv_format
+    n_kv_heads, capacity = _check_kv_cache(keys, values, d, kv_format)
     expect("qkv", qkv, np.float32, (-1, -1))
     rows, width = qkv.shape
     n_heads = width // d - (0 if shares_kv else 2 * n_kv_heads) if d else 0
@@ -221,33 +227,38 @@ def attention(
     args = library.AttentionArgs(
         qkv.ctypes.data, positions.ctypes.data, parents.ctypes.data, rows, nodes - rows, past,
         rope[0].ctypes.data, pointer("sines", rope[1], np.float32, rope[0].shape),
-        n_heads, n_kv_heads, d, int(keys.dtype == np.uint8),
+        n_heads, n_kv_heads, d, kv_format,
         scoring, ctypes.pointer(library.KvRun(0, capacity // PANEL)), capacity, capacity,
         keys.ctypes.data, values.ctypes.data, out.ctypes.data, 1,
         None if sinks is None else pointer("sinks", sinks, np.float32, (n_heads,)), shares_kv,
         sees_all,
         source, sees_source, None if distance_bias is None else distance_bias.ctypes.data,
         0 if distance_bias is None else len(distance_bias),
+        None if key_offsets is None
+        else pointer("key_offsets", key_offsets, np.float32, (n_kv_heads, d)),
+        len(rope[0]),
     )  # fmt: skip
     run("attention", args, isa, n_threads)
     return out
 
 
-def kv_block_nbytes(head_size: int) -> int:
-    """Returns the size of 16 keys, or 16 values, of one head in an int8 KV cache.
+def kv_block_nbytes(head_size: int, kv_format: int = 1) -> int:
+    """Returns the size of 16 keys, or 16 values, of one head in a KV cache of bytes.
 
-    16 float16 scales, one per token, then codes: [head_size, 16] of keys, [16, head_size in whole
-    vectors of 16] of values.
+    16 float16 scales, one per token, then codes. Those of int8, format 1: [head_size, 16] of keys,
+    [16, head_size in whole vectors of 16] of values. Those of int4, format 2, half as many bytes,
+    of whole runs of 32.
     """
-    return 2 * PANEL + PANEL * (-(-head_size // 16) * 16)
+    together = 1 if kv_format == 1 else 2
+    return 2 * PANEL + PANEL * (-(-head_size // (16 * together)) * 16)
 
 
-def _check_kv_cache(keys: KVBlocks, values: KVBlocks, d: int) -> tuple[int, int]:
+def _check_kv_cache(keys: KVBlocks, values: KVBlocks, d: int, kv_format: int) -> tuple[int, int]:
     """Returns the heads and rows of a layer's KV cache with ``d`` channels per head."""
     if not (keys.flags.writeable and values.flags.writeable):
         raise ValueError("the KV cache is read-only, expected arrays that may be overwritten")
-    if keys.dtype == np.uint8:
-        expect("keys", keys, np.uint8, (-1, -1, kv_block_nbytes(d)))
+    if kv_format:
+        expect("keys", keys, np.uint8, (-1, -1, kv_block_nbytes(d, kv_format)))
         expect("values", values, np.uint8, keys.shape)
         return keys.shape[0], keys.shape[1] * PANEL
     expect("values", values, np.float16, (-1, -1, d))

@@ -81,6 +81,8 @@ class AttentionArgs(ctypes.Structure):
         ("sees_source", c_bool),
         ("distance_bias", c_void_p),
         ("n_distances", c_int64),
+        ("key_offsets", c_void_p),
+        ("n_positions", c_int64),
     )
 
 

@@ -133,6 +133,83 @@ class _Int8Panels:
         }
 
 
+class _Int4Panels:
+    """Both [P, bytes of a block] uint8: 16 float16 scales, one for each token, then codes in pairs.
+
+    A byte of keys, [head_size / 2, 16], holds two channels side by side; of values, [16, head_size
+    in whole runs of 32 / 2], two dimensions 16 apart. The low nibble is the first.
+    """
+
+    index = 2
+    element = "uint8"
+    row_type: type[np.generic] = np.uint8
+
+    def block_nbytes(self, head_size: int) -> int:
+        return _SCALES_NBYTES + KV_PANEL * (-(-head_size // 32) * 16)
+
+    def shapes(self, n_panels: Any, n_rows: Any, head_size: int) -> tuple[Shape, Shape]:
+        blocks = n_panels, self.block_nbytes(head_size)
+        return blocks, blocks
+
+    def views(self, keys: Array, values: Array, head_size: int) -> dict[str, Array]:
+        lead = keys.shape[:-1]
+        key_codes, value_codes = (a[..., _SCALES_NBYTES:] for a in (keys, values))
+        n_pairs = head_size // 2
+        by_pair = key_codes[..., : KV_PANEL * n_pairs].reshape(*lead, n_pairs, KV_PANEL)
+        scales = [a[..., :_SCALES_NBYTES].view(np.float16) for a in (keys, values)]
+        return {
+            "keys": by_pair.swapaxes(-1, -2),
+            "values": value_codes.reshape(*lead, KV_PANEL, value_codes.shape[-1] // KV_PANEL),
+            "key_scales": scales[0],
+            "value_scales": scales[1],
+        }
+
+    def numbers(self, rows: Mapping[str, Array], part: Part) -> Float32:
+        scales = rows["key_scales" if part == "keys" else "value_scales"].astype(np.float32)
+        d = 2 * rows["keys"].shape[-1]
+        low, high = rows[part] & 15, rows[part] >> 4
+        if part == "keys":
+            codes = np.stack([low, high], axis=-1)
+        else:
+            runs = (*low.shape[:-1], low.shape[-1] // 16, 16)
+            codes = np.stack([low.reshape(runs), high.reshape(runs)], axis=-2)
+        levels = _LEVELS[codes.reshape(*low.shape[:-1], -1)[..., :d]]
+        numbers: Float32 = levels * scales[..., None]
+        return numbers @ _mixing(d)
+
+    def rows_of(self, keys: Float32, values: Float32) -> dict[str, Array]:
+        d = keys.shape[-1]
+        key_codes, key_scales = _level_codes(keys @ _mixing(d))
+        value_codes, value_scales = _level_codes(values @ _mixing(d))
+        rest = [(0, 0)] * (values.ndim - 1) + [(0, -d % 32)]
+        halves = np.pad(value_codes, rest).reshape(*values.shape[:-1], -1, 2, 16)
+        packed_values = halves[..., 0, :] | halves[..., 1, :] << 4
+        return {
+            "keys": key_codes[..., ::2] | key_codes[..., 1::2] << 4,
+            "values": packed_values.reshape(*values.shape[:-1], -1),
+            "key_scales": key_scales,
+            "value_scales": value_scales,
+        }
+
+
+_LEVELS = np.array(
+    [-127, -96, -75, -58, -44, -31, -18, -6, 6, 18, 31, 44, 58, 75, 96, 127], np.float32
+)
+"""What int4 codes stand for, times the scale of their row (kernels/src/kv_levels.h)."""
+
+_LEVEL_STEP = np.float32(2.7326 / 127)
+"""Of a row's deviation."""
+
+
+def _level_codes(x: Float32) -> tuple[Array, Array]:
+    """Returns the int4 codes of rows and their scales."""
+    steps = np.sqrt((x * x).mean(axis=-1, keepdims=True)) * _LEVEL_STEP
+    codes = np.searchsorted((_LEVELS[1:] + _LEVELS[:-1]) / 2, x / np.where(steps > 0, steps, 1))
+    levels = _LEVELS[codes]
+    best = (x * levels).sum(axis=-1) / (levels * levels).sum(axis=-1)
+    return codes.astype(np.uint8), np.clip(best, 0, 65504).astype(np.float16)
+
+
 def _codes(x: Float32) -> tuple[Array, Array]:
     """Returns the codes of rows and their scales."""
     scales = np.minimum(np.abs(x).max(axis=-1) / 127, np.float32(65504)).astype(np.float16)
@@ -142,7 +219,7 @@ def _codes(x: Float32) -> tuple[Array, Array]:
 
 
 def _mixing(head_size: int) -> Float32:
-    """Returns the orthogonal matrix by which int8 keys are multiplied (kernels/src/kv_append.h)."""
+    """Returns the orthogonal matrix that codes are made after (kernels/src/kv_append.h)."""
     run = head_size & -head_size
     hadamard = np.ones((1, 1))
     while len(hadamard) < run:
@@ -156,12 +233,14 @@ class KVFormat:
     """One row of the table.
 
     kinds: layouts of a KV cache that may have it. is_rounded: keeps less than attention computes,
-    which an export measures. panels: of the layout of that kind.
+    which an export measures. needs_offsets: is of little use for keys with an offset. panels: of
+    the layout of that kind.
     """
 
     name: str
     kinds: tuple[KVKind, ...]
     is_rounded: bool = False
+    needs_offsets: bool = False
     panels: KVPanels | None = None
 
 
@@ -170,6 +249,7 @@ KV_FORMATS = {
     for kv_format in (
         KVFormat("float16", ("panels", "rows", "states"), panels=_Float16Panels()),
         KVFormat("int8", ("panels",), is_rounded=True, panels=_Int8Panels()),
+        KVFormat("int4", ("panels",), True, needs_offsets=True, panels=_Int4Panels()),
         KVFormat("float32", ("rows", "states")),
         KVFormat("uint16", ("rows",)),
     )

@@ -100,6 +100,7 @@ inline int64_t merge_floats(const AttentionPlan& plan) { return 2 * (plan.chunks
 /// Writes the attended head of query q of a tile, vector `vector` of its KV head, from the chunks of
 /// its window in rising order. A sink is one more chunk, of one score and no values. `memory` is for
 /// what the chunks count for.
+template <class Elements>
 inline void merge(const AttentionPlan& plan, int kv_head, int64_t vector, const Partials& tile,
                   float* memory) {
   const AttentionArgs& a = *plan.args;
@@ -121,6 +122,7 @@ inline void merge(const AttentionPlan& plan, int kv_head, int64_t vector, const 
       sum = fma(set1(weights[c]), load(tile.values_of(plan, q, first + c) + i), sum);
     store_n(out + i, div(sum, total), a.head_size - i);
   }
+  if constexpr (Elements::kMixesValues) mix(out, a.head_size);
 }
 
 /// One chunk of one span.
@@ -169,21 +171,23 @@ void attend_span(const AttentionTasks& tasks, int64_t task) {
       attend_tile<Elements>(plan, QueryTile(plan, kv_head, t), chunk, scores,
                             partials.of_tile(plan, t - begin));
   for (int64_t v = begin * plan.tile; v < min_of(end * plan.tile, plan.vectors()); ++v)
-    merge(plan, kv_head, v, partials.of_tile(plan, v / plan.tile - begin), merging);
+    merge<Elements>(plan, kv_head, v, partials.of_tile(plan, v / plan.tile - begin), merging);
 }
 
+template <class Elements>
 void merge_row(const AttentionTasks& tasks, int64_t row) {
   const AttentionPlan& plan = *tasks.plan;
   const size_t bytes = static_cast<size_t>(merge_floats(plan)) * 4;
   auto* memory = static_cast<float*>(scratch(ScratchUse::kTask, bytes));
   for (int kv_head = 0; kv_head < plan.args->n_kv_heads; ++kv_head)
     for (int64_t v = row * plan.group; v < (row + 1) * plan.group; ++v)
-      merge(plan, kv_head, v,
-            tasks.partials.of_tile(plan, kv_head * tasks.tiles + v / plan.tile), memory);
+      merge<Elements>(plan, kv_head, v,
+                      tasks.partials.of_tile(plan, kv_head * tasks.tiles + v / plan.tile), memory);
 }
 
 /// The rows of a pass, sequence by sequence.
 struct SharedPass {
+  KeyOffsets offsets;
   AttentionPlan plans[kMaxSequences];
   AttentionTasks tasks[kMaxSequences];
   int64_t n;
@@ -192,7 +196,9 @@ struct SharedPass {
 /// Gives a plan its memory.
 void take_memory(Carver& carver, AttentionPlan* plan) {
   const AttentionArgs& a = *plan->args;
-  plan->queries = carver.take<float>(a.rows * a.n_heads * a.head_size);
+  const int64_t queries = a.rows * a.n_heads * a.head_size;
+  plan->queries = carver.take<float>(queries);
+  plan->of_offsets = carver.take<float>(a.key_offsets ? queries : 0);
   plan->depth = carver.take<int32_t>(plan->nodes);
   plan->path = carver.take<int32_t>(plan->is_chain ? 0 : plan->nodes * plan->nodes);
 }
@@ -218,9 +224,10 @@ struct AttendWork {
   }
 };
 
+template <class Elements>
 struct MergeWork {
   static int64_t tasks(const AttentionTasks& of) { return of.is_split ? of.plan->args->rows : 0; }
-  static void run(const AttentionTasks& of, int64_t task) { merge_row(of, task); }
+  static void run(const AttentionTasks& of, int64_t task) { merge_row<Elements>(of, task); }
 };
 
 /// Task of all sequences, numbered through.
@@ -250,21 +257,24 @@ void attend_pass(const AttentionArgs* args, const Parallel& parallel) {
   bool is_split = false;
   for (int64_t i = 0; i < pass.n; ++i) {
     pass.plans[i] = plan_pass(args[i]);
+    if (args->key_offsets) pass.plans[i].offsets = &pass.offsets;
     pass.tasks[i] = cut_tasks(pass.plans[i]);
     is_split |= pass.tasks[i].is_split;
   }
   group_readers(pass.tasks, pass.n);
   lay_out(ScratchUse::kOperator, [&](Carver& carver) {
+    take_offsets(carver, *args, &pass.offsets);
     for (AttentionPlan* plan = pass.plans; plan < pass.plans + pass.n; ++plan)
       take_memory(carver, plan);
     for (AttentionTasks* of = pass.tasks; of < pass.tasks + pass.n; ++of)
       if (of->is_split)
         of->partials = Partials::take(carver, *of->plan, of->plan->args->n_kv_heads * of->tiles);
   });
+  if (args->key_offsets) fill_offsets(*args, &pass.offsets);
   for (int64_t i = 0; i < pass.n; ++i) trace_paths(args[i], &pass.plans[i]);
   run_shared<AppendWork<Elements>>(pass, parallel, true);
   run_shared<AttendWork<Elements>>(pass, parallel, false);
-  if (is_split) run_shared<MergeWork>(pass, parallel, true);
+  if (is_split) run_shared<MergeWork<Elements>>(pass, parallel, true);
 }
 
 template <int Format = 0>

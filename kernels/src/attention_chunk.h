@@ -6,6 +6,7 @@
 #include "carver.h"
 #include "elementary.h"
 #include "inline.h"
+#include "key_offsets.h"
 #include "kv_layout.h"
 
 namespace edk {
@@ -62,21 +63,24 @@ EDK_INLINE const float* load_again(const float* p) {
 template <class Elements, int Q, int Blocks>
 inline void score_blocks(const AttentionPlan& plan, const float* queries, const uint8_t* block,
                          float* scores, int64_t stride) {
-  constexpr int64_t kRow = kPanel * Elements::kBytes;
+  constexpr int64_t kTogether = Elements::kTogether, kRow = Elements::kBytes;
   const int64_t d = plan.args->head_size;
   const uint8_t* keys = block + Elements::kHeader;
   const uint8_t* ahead = block + Elements::kBlocksAhead * plan.block_bytes;
   Floats sum[Blocks * Q];
 #pragma GCC unroll 32
   for (Floats& s : sum) s = set1(0.0f);
-  for (int64_t i = 0; i < d; ++i) {
-    prefetch_all(ahead + Blocks * i * kRow, Blocks * kRow);
+  for (int64_t i = 0; i < d; i += kTogether, keys += kRow) {
+    prefetch_all(ahead + Blocks * (i / kTogether) * kRow, Blocks * kRow);
 #pragma GCC unroll 4
     for (int b = 0; b < Blocks; ++b) {
-      const Floats key = Elements::load(keys + b * plan.block_bytes + i * kRow);
-      const float* query = load_again(queries + i);
+#pragma GCC unroll 2
+      for (int k = 0; k < kTogether; ++k) {
+        const Floats key = Elements::load(keys + b * plan.block_bytes, k);
+        const float* query = load_again(queries + i + k);
 #pragma GCC unroll 16
-      for (int q = 0; q < Q; ++q) sum[b * Q + q] = fma(set1(query[q * d]), key, sum[b * Q + q]);
+        for (int q = 0; q < Q; ++q) sum[b * Q + q] = fma(set1(query[q * d]), key, sum[b * Q + q]);
+      }
     }
   }
 #pragma GCC unroll 4
@@ -211,18 +215,22 @@ inline void scale_weights(const AttentionPlan& plan, const QueryTile& tile, cons
   }
 }
 
-/// Adds the values of n positions, `row` and those behind it, in the weights of Q queries. Of the last
-/// vector, `size` dimensions exist. The first `fetched` bytes of later positions are asked for.
+/// Adds the values of n positions, `row` and those behind it, in the weights of Q queries: from vector
+/// `first` of those that share bytes on. Of the last vector, `size` dimensions exist. The first `fetched`
+/// bytes of later positions are asked for.
 template <class Elements, int Q, int V>
 EDK_INLINE void add_rows(Floats (&sum)[Q][V], const float* weights, const uint8_t* row,
-                         int64_t row_bytes, int64_t n, int64_t size, int64_t fetched) {
+                         int64_t row_bytes, int64_t n, int64_t first, int64_t size,
+                         int64_t fetched) {
+  constexpr int kTogether = Elements::kTogether;
   const uint8_t* ahead = row + Elements::kBlocksAhead * (kPanel * row_bytes + Elements::kHeader);
   for (int64_t t = 0; t < n; ++t, row += row_bytes, ahead += row_bytes) {
     prefetch_all(ahead, fetched);
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
-      const uint8_t* some = row + v * 16 * Elements::kBytes;
-      const Floats value = V == 1 ? Elements::load_n(some, size) : Elements::load(some);
+      const uint8_t* some = row + v / kTogether * Elements::kBytes;
+      const Floats value =
+          V == 1 ? Elements::load_n(some, first, size) : Elements::load(some, v % kTogether);
       const float* weight = load_again(weights + t);
 #pragma GCC unroll 16
       for (int q = 0; q < Q; ++q) sum[q][v] = fma(set1(weight[q * kChunk]), value, sum[q][v]);
@@ -237,18 +245,20 @@ inline void sum_values(const AttentionPlan& plan, const QueryTile& tile, const C
                        const float* weights, int64_t i, float* out) {
   const AttentionArgs& a = *plan.args;
   const KvBlocks<const uint8_t> values(a.v_cache, a, tile.kv_head);
-  const int64_t d = a.head_size, row_bytes = Elements::value_row(d) * Elements::kBytes;
-  const int64_t offset = Elements::kHeader + i * Elements::kBytes;
-  constexpr int64_t kStep = 16 * Elements::kBytes;
+  constexpr int64_t kTogether = Elements::kTogether, kAll = V * Elements::kBytes / kTogether;
+  const int64_t d = a.head_size, row_bytes = Elements::value_row(d);
+  const int64_t vector = i / 16, first = vector % kTogether;  // 0 if there are several
+  const int64_t offset = Elements::kHeader + vector / kTogether * Elements::kBytes;
   // Parts of a line are not worth asking for: whoever comes first asks for all.
-  const int64_t fetched = V * kStep >= kCacheLine ? V * kStep : i == 0 ? row_bytes : 0;
+  const int64_t fetched = kAll >= kCacheLine ? kAll : i == 0 ? row_bytes : 0;
   Floats sum[Q][V];
   for (auto& of_query : sum)
     for (Floats& s : of_query) s = set1(0.0f);
   for (int64_t t = view.first; t < view.shared;) {
     const int64_t end = min_of((t / kPanel + 1) * kPanel, view.shared);
     const uint8_t* row = values.at(t) + offset + t % kPanel * row_bytes;
-    add_rows<Elements, Q, V>(sum, weights + t - view.begin, row, row_bytes, end - t, d - i, fetched);
+    add_rows<Elements, Q, V>(sum, weights + t - view.begin, row, row_bytes, end - t, first, d - i,
+                             fetched);
     t = end;
   }
   for (int q = 0; q < Q; ++q) {
@@ -257,8 +267,11 @@ inline void sum_values(const AttentionPlan& plan, const QueryTile& tile, const C
       const int64_t place = tile.place(plan, q, t);
       const uint8_t* row = values.at(place) + offset + place % kPanel * row_bytes;
       const Floats weight = set1(weights[q * kChunk + t - view.begin]);
-      for (int v = 0; v < V; ++v)
-        sum[q][v] = fma(weight, Elements::load_n(row + v * kStep, d - i - 16 * v), sum[q][v]);
+      for (int64_t v = 0; v < V; ++v) {
+        const uint8_t* some = row + v / kTogether * Elements::kBytes;
+        const Floats value = Elements::load_n(some, (first + v) % kTogether, d - i - 16 * v);
+        sum[q][v] = fma(weight, value, sum[q][v]);
+      }
     }
     for (int v = 0; v < V; ++v)
       store_n(out + q * plan.chunks * plan.width + i + 16 * v, sum[q][v], 16);
@@ -279,7 +292,8 @@ inline void sum_all_values(const AttentionPlan& plan, const QueryTile& tile, con
 
 /// Floats that attend_chunk needs for scores.
 inline int64_t score_floats(const AttentionPlan& plan) {
-  return kQueries * (kChunk + (plan.is_chain ? 0 : plan.nodes + 2 * kPanel));
+  const int64_t nodes = plan.is_chain ? 0 : plan.nodes + 2 * kPanel;
+  return kQueries * (kChunk + nodes) + offset_floats(plan);
 }
 
 template <class Elements, int Q>
@@ -293,7 +307,9 @@ void attend_chunk(const AttentionPlan& plan, const QueryTile& tile, int64_t chun
   view.first = max_of(view.begin, tile.earliest);
   view.contiguous = min_of(view.end, plan.is_chain ? tile.longest : a.past);
   view.shared = min_of(view.end, plan.is_chain ? tile.visible[0] : a.past);
-  score_chunk<Elements, Q>(plan, tile, view, scores, scores + kQueries * kChunk);
+  float* memory = scores + kQueries * kChunk;
+  score_chunk<Elements, Q>(plan, tile, view, scores, memory);
+  if (plan.offsets) add_offset_scores<Q>(plan, tile, view.begin, view.first, view.end, scores, memory);
   for (int q = 0; q < Q; ++q) {
     const int64_t n = min_of(view.end, tile.visible[q]) - view.begin;
     const int64_t hidden = max_of(tile.first_seen[q] - view.begin, 0);

@@ -1,6 +1,7 @@
 #include "attention_op.h"
 
 #include <utility>
+#include <vector>
 
 #include "custom_ops.h"
 
@@ -9,7 +10,7 @@ namespace {
 
 enum {
   kQkv, kPositions, kParents, kSequences, kCos, kSin, kKCache, kVCache, kLayerGates, kSinks, kSources,
-  kDistanceBias
+  kDistanceBias, kKeyOffsets
 };
 constexpr int64_t kMaxHeads = 1 << 16;
 constexpr int64_t kMaxHeadSize = 1 << 12;
@@ -39,6 +40,21 @@ Scoring read_scoring(const Node& node) {
     fail("attribute window is %lld, expected 0 or more", static_cast<long long>(scoring.window));
   }
   return scoring;
+}
+
+/// Fails unless the position of each row is its place in its own sequence.
+void expect_places(const AttentionArgs& args) {
+  thread_local std::vector<int64_t> depths;
+  depths.resize(static_cast<size_t>(args.known + args.rows));
+  for (int64_t i = 0; i < args.known + args.rows; ++i) {
+    const auto at = static_cast<size_t>(i);
+    depths[at] = args.parents[i] < 0 ? 0 : depths[static_cast<size_t>(args.parents[i])] + 1;
+    const int64_t r = i - args.known, place = args.past + (args.sees_all ? i : depths[at]);
+    if (r < 0 || args.positions[r] == place) continue;
+    fail("position_ids[%lld] is %lld, expected %lld, its place in the text: key_offsets are given",
+         static_cast<long long>(r), static_cast<long long>(args.positions[r]),
+         static_cast<long long>(place));
+  }
 }
 
 /// Rows of `sequences` that state where the panels of the first of n are.
@@ -111,6 +127,7 @@ void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
     args.sinks = sinks.as<const float>();
   }
   set_distance_bias(args, call);
+  set_key_offsets(args, call);
   const Tensor sources = call.input(kSources);
   if (sources.is_present()) sources.expect_shape("sources", {-1});
   args.qkv = qkv.as<const float>();
@@ -136,6 +153,7 @@ void AttentionOp::compute(const Kernels& kernels, const Call& call) const {
     nodes_left -= args.known + args.rows;
     if (rows_left < 0 || nodes_left < 0) break;
     expect_range("parents", args.parents, args.known + args.rows, -1, [](int64_t k) { return k; });
+    if (args.key_offsets) expect_places(args);
     if (args.rows > 0) {
       if (n == kMaxSequences) {
         fail("more than %lld sequences have rows", static_cast<long long>(kMaxSequences));
@@ -203,6 +221,14 @@ void AttentionOp::set_distance_bias(AttentionArgs& args, const Call& call) const
   args.n_distances = bias.dims[0];
 }
 
+void AttentionOp::set_key_offsets(AttentionArgs& args, const Call& call) const {
+  const Tensor offsets = call.input(kKeyOffsets);
+  if (!offsets.is_present()) return;
+  offsets.expect_shape("key_offsets", {args.n_kv_heads, args.head_size});
+  if (call.input(kSources).is_present()) fail("key_offsets come with sources, expected one of them");
+  args.key_offsets = offsets.as<const float>();
+}
+
 void AttentionOp::set_tables(AttentionArgs& args, const Call& call) const {
   const Tensor cos = cos_.is_present() ? cos_ : call.input(kCos);
   const Tensor sin = sin_.is_present() ? sin_ : call.input(kSin);
@@ -211,6 +237,7 @@ void AttentionOp::set_tables(AttentionArgs& args, const Call& call) const {
   args.cos = cos.as<const float>();
   args.sin = sin.as<const float>();
   const int64_t n_positions = cos.dims[0];
+  args.n_positions = n_positions;
   expect_range("position_ids", args.positions, args.rows, 0,
                [n_positions](int64_t) { return n_positions; });
 }

@@ -12,8 +12,16 @@ constexpr int64_t kChunk = 256;  // positions of a row's own sequence that are s
 
 constexpr int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/// What the sequences of a pass share of the offsets of keys; see key_offsets.h.
+struct KeyOffsets {
+  int32_t* counts;  // [n_kv_heads], pairs of channels that have an offset
+  int32_t* pairs;   // [n_kv_heads, head_size / 2], the first of a row are these
+  float* table;     // [head_size / 2, 2, kOffsetRun], cosines and sines of the first positions
+};
+
 struct AttentionPlan {
   const AttentionArgs* args;
+  const KeyOffsets* offsets;  // null without some
   int group;       // query heads per KV head
   bool is_chain;   // what a row sees lies in the order of the nodes
   int64_t nodes;   // of the pending tree: known ones and this pass's rows
@@ -24,6 +32,7 @@ struct AttentionPlan {
   int64_t tiles;  // of the query vectors of one KV head
   int64_t tile;   // query vectors of each but the last
   float* queries;  // [n_kv_heads, rows, group, head_size], rotated and scaled
+  float* of_offsets;  // as queries: what of a query meets the offsets, first of cosines, then of sines
   int32_t* depth;  // [nodes]: nodes that a node sees, itself included
   int32_t* path;   // [nodes, nodes]: those nodes, oldest first; trees only
 

@@ -75,13 +75,18 @@ struct EmbedArgs {
 /// [16][head_size in whole vectors of 16]; both take as many bytes. Keys, and queries with them, are
 /// first multiplied by an orthogonal matrix (kv_append.h), which leaves their products alone and
 /// spreads channels far larger than the others, as trained models have them, over all.
-enum KvFormat { kKvFloat16 = 0, kKvInt8 = 1 };
-constexpr int kNumKvFormats = 2;
+/// int4: 16 such scales, then codes of kv_levels.h, two in a byte. Byte 16 j + t of a K block holds
+/// channels 2 j, low, and 2 j + 1 of slot t; byte 16 j + i of a row of a V block dimensions 32 j + i, low,
+/// and 32 j + 16 + i: [16][head_size in whole runs of 32]. Values are multiplied by that matrix, too,
+/// and what attention makes of them, in return, again.
+enum KvFormat { kKvFloat16 = 0, kKvInt8 = 1, kKvInt4 = 2 };
+constexpr int kNumKvFormats = 3;
 
 /// Bytes of a block of keys or of values.
 constexpr int64_t kv_block_bytes(int kv_format, int64_t head_size) {
   return kv_format == kKvFloat16 ? 2 * kPanel * head_size
-                                 : 2 * kPanel + kPanel * ((head_size + 15) / 16 * 16);
+         : kv_format == kKvInt8  ? 2 * kPanel + kPanel * ((head_size + 15) / 16 * 16)
+                                 : 2 * kPanel + kPanel * ((head_size + 31) / 32 * 16);
 }
 
 /// How a row weighs the positions of its own sequence.
@@ -145,6 +150,10 @@ struct AttentionArgs {
   const float* distance_bias = nullptr;  // [n_distances, n_heads], added to the score of a key so many
                                          // positions behind; the last one to all that are farther
   int64_t n_distances = 0;
+  const float* key_offsets = nullptr;  // [n_kv_heads, head_size], or null: taken from keys before their
+                                       // rotation; scores get back what that takes from them. The
+                                       // position of a row is then its place in its own sequence
+  int64_t n_positions = 0;  // rows of cos and sin, read with key_offsets alone
 };
 
 /// out[r] = qkv[r] with every head of queries and of keys RMS-normed; values are copied, or normed

@@ -2,11 +2,13 @@
 // Included after one simd_*.h.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "attention_plan.h"
+#include "carver.h"
+#include "key_offsets.h"
 #include "kv_layout.h"
-#include "scratch.h"
 
 namespace edk {
 namespace {
@@ -94,6 +96,39 @@ inline void store_codes(const float* x, int64_t d, uint8_t* block, int64_t lane,
   }
 }
 
+/// Writes `x` [d] as codes of levels whose scale is entry `lane` of the block's, 32 codes at a time:
+/// `put` gets the number of the first and the codes. A code is that of the level nearest to the number
+/// in deviations of the row; the scale, that which then leaves the smallest error.
+template <class Put>
+inline void store_levels(const float* x, int64_t d, uint8_t* block, int64_t lane, const Put& put) {
+  Floats squares = set1(0.0f), products = squares, weights = squares;
+  for (int64_t i = 0; i < d; i += 16) {
+    const Floats some = load_n(x + i, d - i);
+    squares = fma(some, some, squares);
+  }
+  const float unit = std::sqrt(reduce_add(squares) / static_cast<float>(d)) * kKvLevelStep;
+  const Floats inverse = min(set1(unit > 0 ? 1 / unit : 0.0f), set1(3.0e38f));
+  for (int64_t i = 0; i < d; i += 32) {
+    uint8_t codes[32] = {};
+    for (int64_t j = 0; j < 32 && i + j < d; j += 16) {
+      const Floats some = load_n(x + i + j, d - i - j);
+      float scaled[16], levels[16];
+      store_n(scaled, mul(some, inverse), 16);
+      for (int64_t t = 0; t < 16; ++t) {
+        for (float bound : kKvLevelBounds) codes[j + t] += scaled[t] > bound;
+        levels[t] = kKvFloatLevels[codes[j + t]];
+      }
+      const Floats level = load_n(levels, d - i - j);
+      products = fma(some, level, products);
+      weights = fma(level, level, weights);
+    }
+    put(i, codes);
+  }
+  const float best = reduce_add(products) / reduce_add(weights);
+  const float scale = best > 0 ? best < 65504.0f ? best : 65504.0f : 0.0f;
+  store_half_n(reinterpret_cast<uint16_t*>(block) + lane, set1(scale), 1);
+}
+
 /// Writes a key and a value [head_size] at `slot` of the blocks that it lies in.
 template <class Elements>
 struct Slot;
@@ -124,6 +159,24 @@ struct Slot<KvElements<kKvInt8>> {
   }
 };
 
+template <>
+struct Slot<KvElements<kKvInt4>> {
+  using Elements = KvElements<kKvInt4>;
+  static void store(const float* key, const float* value, int64_t d, uint8_t* keys, uint8_t* values,
+                    int64_t lane) {
+    uint8_t* of_slot = keys + Elements::kHeader + lane;
+    store_levels(key, d, keys, lane, [=](int64_t i, const uint8_t* codes) {
+      for (int64_t j = 0; j < 32 && i + j < d; j += 2)
+        of_slot[(i + j) / 2 * kPanel] = static_cast<uint8_t>(codes[j] | codes[j + 1] << 4);
+    });
+    uint8_t* row = values + Elements::kHeader + lane * Elements::value_row(d);
+    store_levels(value, d, values, lane, [=](int64_t i, const uint8_t* codes) {
+      for (int64_t j = 0; j < 16; ++j)
+        row[i / 2 + j] = static_cast<uint8_t>(codes[j] | codes[j + 16] << 4);
+    });
+  }
+};
+
 /// Slots that one task appends to, a multiple of kPanel: of keys, which lie channel by channel, slots
 /// of one block share every cache line; two blocks of an int8 cache end where a line does.
 constexpr int64_t kAppendSlots = 2 * kPanel;
@@ -144,6 +197,8 @@ inline void place_queries(const AttentionPlan& plan, int64_t kv_head, int64_t r,
   for (int64_t g = 0; g < plan.group; ++g) {
     float* out = plan.queries + ((kv_head * a.rows + r) * plan.group + g) * d;
     rotate(a, r, row + (kv_head * plan.group + g) * d, out);
+    if (a.key_offsets)
+      meet_offsets(a, kv_head, out, shrink, plan.of_offsets + (out - plan.queries));
     if (Elements::kIsQuantised) mix(out, d);
     for (int64_t i = 0; i < d; i += 16)
       store_n(out + i, mul(load_n(out + i, d - i), set1(shrink)), d - i);
@@ -158,17 +213,28 @@ void append_rows(const AttentionPlan& plan, int64_t task) {
   const int64_t span = (first / kAppendSlots + task / a.n_kv_heads) * kAppendSlots;
   const int64_t end = min_of(span + kAppendSlots, first + a.rows);
   const KvBlocks<uint8_t> keys(a.k_cache, a, head), values(a.v_cache, a, head);
-  auto* key = static_cast<float*>(scratch(ScratchUse::kTask, static_cast<size_t>(d) * 4));
+  float *key, *mixed;
+  lay_out(ScratchUse::kTask, [&](Carver& carver) {
+    key = carver.take<float>(d);
+    mixed = carver.take<float>(Elements::kMixesValues ? d : 0);
+  });
   const int64_t width = (a.n_heads + (a.shares_kv ? 0 : 2 * a.n_kv_heads)) * d;
   for (int64_t slot = max_of(span, first); slot < end; ++slot) {
     const int64_t r = slot - first;
     const float* row = a.qkv + r * width;
     place_queries<Elements>(plan, head, r, row);
     if (a.shares_kv) continue;
-    rotate(a, r, row + (a.n_heads + head) * d, key);
+    const float* given = row + (a.n_heads + head) * d;
+    if (a.key_offsets) given = without_offset(a, head, given, key);
+    rotate(a, r, given, key);
     if (Elements::kIsQuantised) mix(key, d);
-    Slot<Elements>::store(key, row + (a.n_heads + a.n_kv_heads + head) * d, d, keys.at(slot),
-                          values.at(slot), slot % kPanel);
+    const float* value = row + (a.n_heads + a.n_kv_heads + head) * d;
+    if (Elements::kMixesValues) {
+      std::copy_n(value, d, mixed);
+      mix(mixed, d);
+      value = mixed;
+    }
+    Slot<Elements>::store(key, value, d, keys.at(slot), values.at(slot), slot % kPanel);
   }
 }
 

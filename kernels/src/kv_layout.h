@@ -15,13 +15,19 @@ struct KvElements;
 template <>
 struct KvElements<kKvFloat16> {
   static constexpr bool kIsQuantised = false;
-  static constexpr int64_t kHeader = 0;  // bytes before a block's elements
-  static constexpr int64_t kBytes = 2;
+  static constexpr bool kMixesValues = false;
+  static constexpr int64_t kHeader = 0;       // bytes before a block's elements
   static constexpr int64_t kBlocksAhead = 4;  // how far ahead of its use a line is asked for
+  static constexpr int kTogether = 1;         // vectors of 16 elements that share their bytes
+  static constexpr int64_t kBytes = 32;       // of so many vectors
 
-  static int64_t value_row(int64_t head_size) { return head_size; }  // elements
-  static Floats load(const uint8_t* p) { return load_half(reinterpret_cast<const uint16_t*>(p)); }
-  static Floats load_n(const uint8_t* p, int64_t n) {
+  static int64_t value_row(int64_t head_size) { return 2 * head_size; }  // bytes
+  /// Vector `which` of those at p.
+  static Floats load(const uint8_t* p, int64_t) {
+    return load_half(reinterpret_cast<const uint16_t*>(p));
+  }
+  /// Its first n elements.
+  static Floats load_n(const uint8_t* p, int64_t, int64_t n) {
     return load_half_n(reinterpret_cast<const uint16_t*>(p), n);
   }
 };
@@ -29,14 +35,37 @@ struct KvElements<kKvFloat16> {
 template <>
 struct KvElements<kKvInt8> {
   static constexpr bool kIsQuantised = true;
+  static constexpr bool kMixesValues = false;
   static constexpr int64_t kHeader = 2 * kPanel;
-  static constexpr int64_t kBytes = 1;
   static constexpr int64_t kBlocksAhead = 8;
+  static constexpr int kTogether = 1;
+  static constexpr int64_t kBytes = 16;
 
   static int64_t value_row(int64_t head_size) { return ceil_div(head_size, 16) * 16; }
-  static Floats load(const uint8_t* p) { return load_i8(p); }
+  static Floats load(const uint8_t* p, int64_t) { return load_i8(p); }
   // Rows of values are whole vectors.
-  static Floats load_n(const uint8_t* p, int64_t n) { return n > 0 ? load_i8(p) : set1(0.0f); }
+  static Floats load_n(const uint8_t* p, int64_t, int64_t n) {
+    return n > 0 ? load_i8(p) : set1(0.0f);
+  }
+};
+
+template <>
+struct KvElements<kKvInt4> {
+  static constexpr bool kIsQuantised = true;
+  static constexpr bool kMixesValues = true;
+  static constexpr int64_t kHeader = 2 * kPanel;
+  static constexpr int64_t kBlocksAhead = 16;
+  static constexpr int kTogether = 2;
+  static constexpr int64_t kBytes = 16;
+
+  static int64_t value_row(int64_t head_size) { return ceil_div(head_size, 32) * 16; }
+  static Floats load(const uint8_t* p, int64_t which) {
+    return which == 0 ? load_low_levels(p) : load_high_levels(p);
+  }
+  // Rows of values are whole pairs of vectors.
+  static Floats load_n(const uint8_t* p, int64_t which, int64_t n) {
+    return n > 0 ? load(p, which) : set1(0.0f);
+  }
 };
 
 /// One head's keys or values of one sequence.
@@ -78,7 +107,7 @@ struct KvBlocks {
   }
 };
 
-/// Scales of a block of an int8 format, one per slot.
+/// Scales of a block of an int8 or int4 format, one per slot.
 inline const uint16_t* block_scales(const uint8_t* block) {
   return reinterpret_cast<const uint16_t*>(block);
 }

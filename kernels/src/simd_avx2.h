@@ -10,6 +10,7 @@
 #include "cpu_features.h"
 #include "half.h"
 #include "inline.h"
+#include "kv_levels.h"
 #include "layout.h"
 
 #if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
@@ -77,6 +78,18 @@ inline __m256 load_part_i8(const uint8_t* p) {
       _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
 inline Floats load_i8(const uint8_t* p) { return {{load_part_i8(p), load_part_i8(p + 8)}}; }
+inline Floats levels_of(__m128i nibbles) {
+  const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kKvLevels));
+  const __m128i bytes = _mm_shuffle_epi8(levels, _mm_and_si128(nibbles, _mm_set1_epi8(15)));
+  return {{_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+           _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))}};
+}
+inline Floats load_low_levels(const uint8_t* p) {
+  return levels_of(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline Floats load_high_levels(const uint8_t* p) {
+  return levels_of(_mm_srli_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), 4));
+}
 inline void store_n(float* p, Floats a, int64_t n) {
   if (n >= 16) {
     _mm256_storeu_ps(p, a.half[0]);

@@ -8,6 +8,7 @@
 
 #include "cpu_features.h"
 #include "inline.h"
+#include "kv_levels.h"
 
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512VL__) || \
     !defined(__AVX512DQ__) || !defined(__AVX512VNNI__) || !defined(__FMA__)
@@ -51,6 +52,17 @@ inline Floats load_u8(const uint8_t* p) {
 inline Floats load_i8(const uint8_t* p) {
   return _mm512_cvtepi32_ps(
       _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+/// The instruction looks at the low nibble of a lane alone.
+inline Floats levels_of(__m512i nibbles) {
+  return _mm512_permutexvar_ps(nibbles, _mm512_loadu_ps(kKvFloatLevels));
+}
+inline Floats load_low_levels(const uint8_t* p) {
+  return levels_of(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+inline Floats load_high_levels(const uint8_t* p) {
+  return levels_of(_mm512_srli_epi32(
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 4));
 }
 inline void store_n(float* p, Floats a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
 inline void store_half_n(uint16_t* p, Floats a, int64_t n) {

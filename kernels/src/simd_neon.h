@@ -12,6 +12,7 @@
 
 #include "half.h"
 #include "inline.h"
+#include "kv_levels.h"
 #include "layout.h"
 
 #if !defined(__ARM_FEATURE_DOTPROD)
@@ -81,12 +82,18 @@ inline Floats load_u8(const uint8_t* p) {
            vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))),
            vcvtq_f32_u32(vmovl_u16(vget_high_u16(high)))}};
 }
-inline Floats load_i8(const uint8_t* p) {
-  const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(p));
+inline Floats widen(int8x16_t bytes) {
   const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));
   return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
            vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
            vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
+}
+inline Floats load_i8(const uint8_t* p) { return widen(vreinterpretq_s8_u8(vld1q_u8(p))); }
+inline Floats load_low_levels(const uint8_t* p) {
+  return widen(vqtbl1q_s8(vld1q_s8(kKvLevels), vandq_u8(vld1q_u8(p), vdupq_n_u8(15))));
+}
+inline Floats load_high_levels(const uint8_t* p) {
+  return widen(vqtbl1q_s8(vld1q_s8(kKvLevels), vshrq_n_u8(vld1q_u8(p), 4)));
 }
 inline void store(float* p, Floats a) {
   for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, a.part[i]);

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "half.h"
+#include "kv_levels.h"
 
 namespace edk {
 namespace {
@@ -59,6 +60,14 @@ inline Floats load_u8(const uint8_t* p) {
 }
 inline Floats load_i8(const uint8_t* p) {
   return each([=](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); });
+}
+/// Loads the levels of KV caches whose numbers are the low nibbles of 16 bytes.
+inline Floats load_low_levels(const uint8_t* p) {
+  return each([=](int i) { return static_cast<float>(kKvLevels[p[i] & 15]); });
+}
+/// Loads those whose numbers are the high nibbles.
+inline Floats load_high_levels(const uint8_t* p) {
+  return each([=](int i) { return static_cast<float>(kKvLevels[p[i] >> 4]); });
 }
 inline void store_n(float* p, Floats a, int64_t n) {
   for (int i = 0; i < 16 && i < n; ++i) p[i] = a.lane[i];

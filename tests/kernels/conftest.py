@@ -169,6 +169,8 @@ def same_bits() -> Callable[[Array, Array], bool]:
 
 
 N_POSITIONS = 800
+KV_FORMATS = {"float16": 0, "int8": 1, "int4": 2}
+"""Numbers in the C interface."""
 
 
 @dataclass
@@ -181,10 +183,12 @@ class AttentionCase:
     rope: tuple[Array, Array]
     keys: Array
     values: Array
+    kv_format: str
+    key_offsets: Array | None = None
 
     @property
-    def is_int8(self) -> bool:
-        return self.keys.dtype == np.uint8
+    def has_codes(self) -> bool:
+        return self.kv_format != "float16"
 
     def run(
         self,
@@ -202,6 +206,9 @@ class AttentionCase:
         if positions is None:
             positions = past + tree_depths(parents)[len(parents) - len(qkv) :]
         cache = (self.keys, self.values)
+        options = {"kv_format": KV_FORMATS[self.kv_format], **options}
+        if self.key_offsets is not None:
+            options["key_offsets"] = self.key_offsets
         return kernels.attention(qkv, positions, parents, past, self.rope, cache, **options)
 
     def chain(self, qkv: Array, past: int = 0, **options: Any) -> Array:
@@ -229,11 +236,22 @@ class AttentionCase:
         return keys.astype(np.float64), values.astype(np.float64)
 
     def stored(self) -> tuple[Array, Array]:
-        """Returns the keys and values that the KV cache stands for. Shapes: [Hkv, C, d] float64."""
+        """Returns the keys, as their products are taken, and values that the KV cache stands for.
+
+        Shapes: [Hkv, C, d] float64.
+        """
         n_heads, d = self.n_kv_heads, self.head_size
-        if not self.is_int8:
+        if self.kv_format == "float16":
             keys = self.keys.swapaxes(2, 3).reshape(self.values.shape)
             return keys.astype(np.float64), self.values.astype(np.float64)
+        if self.kv_format == "int4":
+            keys, values = (
+                np.array([[[of(block, t, i) for i in range(d)] for block in head for t in range(16)]
+                          for head in blocks])
+                for blocks, of in ((self.keys, key_level), (self.values, value_level))
+            )  # fmt: skip
+            of_keys, of_values = (scales[..., None] for scales in self.scales())
+            return keys * of_keys, mixed(values * of_values)
         key_codes, value_codes = (a[..., 32:].view(np.int8) for a in (self.keys, self.values))
         keys = key_codes[..., : 16 * d].reshape(n_heads, -1, d, 16).swapaxes(2, 3)
         values = value_codes.reshape(n_heads, len(self.values[0]), 16, -1)[..., :d]
@@ -245,12 +263,29 @@ class AttentionCase:
     def turn(self, heads: Array, positions: Array) -> Array:
         """Returns queries or keys [rows, heads, d] as their products are taken, in float64.
 
-        Pairs of channels half a head apart are rotated; for an int8 KV cache they are mixed, too.
+        Pairs of channels half a head apart are rotated; for a KV cache of codes they are mixed,
+        too.
         """
         cos, sin = (table[positions][:, None, :].astype(np.float64) for table in self.rope)
         low, high = np.split(heads.astype(np.float64), 2, axis=2)
         turned = np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=2)
-        return mixed(turned) if self.is_int8 else turned
+        return mixed(turned) if self.has_codes else turned
+
+
+LEVELS = [-127, -96, -75, -58, -44, -31, -18, -6, 6, 18, 31, 44, 58, 75, 96, 127]
+"""What int4 codes stand for, times the scale of their row."""
+
+
+def key_level(block: Array, t: int, channel: int) -> int:
+    """Returns the level of a channel of token ``t`` in a block of int4 keys."""
+    return LEVELS[block[32 + channel // 2 * 16 + t] >> 4 * (channel % 2) & 15]
+
+
+def value_level(block: Array, t: int, dimension: int) -> int:
+    """Returns the level of a dimension of token ``t`` in a block of int4 values."""
+    run, within = divmod(dimension, 32)
+    at = 32 + (len(block) - 32) // 16 * t + 16 * run + within % 16
+    return LEVELS[block[at] >> 4 * (within // 16) & 15]
 
 
 def mixed(x: Array) -> Array:
@@ -281,19 +316,26 @@ def make_attention_case(
     angles = np.outer(np.arange(N_POSITIONS), 0.7 ** np.arange(head_size // 2))
     rope = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
     n_blocks = capacity // 16
-    if kv_format == "int8":
-        shape = (n_kv_heads, n_blocks, kernels.kv_block_nbytes(head_size))
+    if kv_format != "float16":
+        nbytes = kernels.kv_block_nbytes(head_size, KV_FORMATS[kv_format])
+        shape = (n_kv_heads, n_blocks, nbytes)
         keys, values = np.full(shape, 0x7F, np.uint8), np.full(shape, 0x7F, np.uint8)
     else:
         keys = np.full((n_kv_heads, n_blocks, head_size, 16), np.nan, np.float16)
         values = np.full((n_kv_heads, capacity, head_size), np.nan, np.float16)
-    return AttentionCase(n_heads, n_kv_heads, head_size, rope, keys, values)
+    return AttentionCase(n_heads, n_kv_heads, head_size, rope, keys, values, kv_format)
 
 
-@pytest.fixture(params=["float16", "int8"])
+@pytest.fixture(params=["float16", "int8", "int4"])
 def make_case(request: pytest.FixtureRequest) -> Callable[..., AttentionCase]:
     """Returns a maker of attention cases, for each format of the KV cache."""
     return partial(make_attention_case, request.param)
+
+
+@pytest.fixture
+def make_case_of() -> Callable[..., AttentionCase]:
+    """Returns a maker of attention cases of a format."""
+    return make_attention_case
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ LAYER, ROWS, PAST, CAPACITY = 1, 5, 20, 48
 LEFT = "sequences have not as many rows and nodes as qkv and parents"
 
 
-def make_node(rng, k_cache, v_cache, **attributes):
+def make_node(rng, k_cache, v_cache, offsets=None, **attributes):
     """Layer 1 of 3, 4 heads over 2 KV heads of size 16; a small tree after a prefix."""
     feeds = {
         "qkv": rng.standard_normal((1, ROWS, 8 * 16)).astype(np.float32),
@@ -27,11 +27,16 @@ def make_node(rng, k_cache, v_cache, **attributes):
     stored = {"cos": np.cos(angles), "sin": np.sin(angles)}
     names = ["qkv", "position_ids", "parents", "sequences", "cos", "sin", "k_cache", "v_cache"]
     attributes |= {"layer": LAYER, "n_heads": 4, "n_kv_heads": 2, "head_size": 16}
+    if offsets is not None:
+        names += ["", "", "", "", "key_offsets"]
+        stored["key_offsets"] = offsets
     node = Node("Attention", names, feeds, stored, attributes)
+    node.keywords = {"key_offsets": offsets, "kv_format": attributes.get("kv_format", 0)}
     node.kv_after = (feeds["k_cache"].copy(), feeds["v_cache"].copy())
     node.expected = kernels.attention(
         feeds["qkv"][0], feeds["position_ids"][0], feeds["parents"][0], PAST,
         (stored["cos"], stored["sin"]), (node.kv_after[0][LAYER], node.kv_after[1][LAYER]),
+        **node.keywords,
     )[None]  # fmt: skip
     return node
 
@@ -49,7 +54,23 @@ def int8_node(rng):
     return make_node(rng, *(rng.integers(0, 0x3C, shape, np.uint8) for _ in "kv"), kv_format=1)
 
 
-@pytest.fixture(params=["attention", "int8"])
+@pytest.fixture
+def int4_node(rng):
+    """The same with two codes in a byte."""
+    shape = (3, 2, CAPACITY // 16, kernels.kv_block_nbytes(16, 2))
+    return make_node(rng, *(rng.integers(0, 0x3C, shape, np.uint8) for _ in "kv"), kv_format=2)
+
+
+@pytest.fixture
+def offset_node(rng):
+    """Offsets of keys behind four absent inputs."""
+    shape = (3, 2, CAPACITY // 16, kernels.kv_block_nbytes(16, 2))
+    caches = [rng.integers(0, 0x3C, shape, np.uint8) for _ in "kv"]
+    offsets = rng.standard_normal((2, 16)).astype(np.float32)
+    return make_node(rng, *caches, offsets, kv_format=2)
+
+
+@pytest.fixture(params=["attention", "int8", "int4"])
 def node(request):
     return request.getfixturevalue(f"{request.param}_node")
 
@@ -121,7 +142,7 @@ def test_scoring_is_stated_by_attributes(node, same_bits):
     feeds, rope = node.feeds, (node.constants["cos"], node.constants["sin"])
     expected = kernels.attention(
         feeds["qkv"][0], feeds["position_ids"][0], feeds["parents"][0], PAST, rope, (keys, values),
-        scoring=kernels.Scoring(**attributes),
+        scoring=kernels.Scoring(**attributes), **node.keywords,
     )[None]  # fmt: skip
     assert not same_bits(expected, node.expected)
     assert same_bits(node.run(), expected)
@@ -133,7 +154,7 @@ def test_seeing_all_is_stated_by_an_attribute(node, same_bits):
     feeds, rope = node.feeds, (node.constants["cos"], node.constants["sin"])
     expected = kernels.attention(
         feeds["qkv"][0], feeds["position_ids"][0], feeds["parents"][0], PAST, rope, (keys, values),
-        sees_all=True,
+        sees_all=True, **node.keywords,
     )[None]  # fmt: skip
     assert not same_bits(expected, node.expected)
     assert same_bits(node.run(), expected)
@@ -141,7 +162,7 @@ def test_seeing_all_is_stated_by_an_attribute(node, same_bits):
     keys, values = (cache.copy()[LAYER] for cache in (node.feeds["k_cache"], node.feeds["v_cache"]))
     expected = kernels.attention(
         feeds["qkv"][0], feeds["position_ids"][0], feeds["parents"][0], PAST, rope, (keys, values),
-        scoring=kernels.Scoring(window=4), sees_all=True,
+        scoring=kernels.Scoring(window=4), sees_all=True, **node.keywords,
     )[None]  # fmt: skip
     assert same_bits(node.run(), expected)
 
@@ -156,6 +177,7 @@ def test_a_window_needs_no_more_than_it_sees(node, same_bits):
     expected = kernels.attention(
         feeds["qkv"][0], feeds["position_ids"][0], parents[0], PAST,
         (node.constants["cos"], node.constants["sin"]), whole, scoring=kernels.Scoring(window=4),
+        **node.keywords,
     )[None]  # fmt: skip
     assert same_bits(node.run(), expected)
     node.attributes["window"] = 5
@@ -254,6 +276,29 @@ def test_texts_that_begin_alike_read_the_same_panels(rng, same_bits):
         assert same_bits(found, np.concatenate(expected, axis=1))
 
 
+@pytest.mark.parametrize("are_constant", [True, False], ids=["constants", "inputs"])
+def test_offsets_equal_the_kernel(offset_node, are_constant, same_bits):
+    if not are_constant:
+        offset_node.feed_constants()
+    assert same_bits(offset_node.run(2), offset_node.expected)
+
+
+def test_offsets_that_do_not_fit(offset_node):
+    """Others of their size, and rows elsewhere than in their place in the text."""
+    node = offset_node
+    node.feeds["position_ids"][0, 3] = 23
+    refuses(
+        node, "position_ids[3] is 23, expected 22, its place in the text: key_offsets are given"
+    )
+    node.feeds["position_ids"][0, 3] = 22
+    node.constants["key_offsets"] = np.zeros((2, 8), np.float32)
+    refuses(node, "key_offsets has shape [2, 8], expected [2, 16]")
+    node.constants["key_offsets"] = np.zeros((2, 16), np.float32)
+    node.names[10] = "sources"
+    node.feeds["sources"] = np.array([0], np.int64)
+    refuses(node, "key_offsets come with sources, expected one of them")
+
+
 def test_more_panels_bring_no_rows(node):
     node.feeds["sequences"] = np.array([[PAST, ROWS, ROWS, 0, 2], [-1, 1, 1, 2, 1]])
     refuses(node, "more panels of a sequence come with 1 rows and 1 nodes, expected 0")
@@ -298,8 +343,8 @@ def test_sequences_in_one_run(node, same_bits):
         ("n_kv_heads", 4, "qkv has shape"),
         ("head_size", 15, "head_size 15 is odd, expected even"),
         ("head_size", 2**40, "attribute head_size is"),
-        ("kv_format", 2, "kv_format is 2, expected 0 to 1"),
-        ("kv_format", -1, "kv_format is -1, expected 0 to 1"),
+        ("kv_format", 3, "kv_format is 3, expected 0 to 2"),
+        ("kv_format", -1, "kv_format is -1, expected 0 to 2"),
         ("kv_format", 1, "k_cache has elements of ONNX type 10, expected uint8"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
-from edgedec.models.kv_formats import KV_PANEL, kv_formats_of, kv_row_nbytes
+from edgedec.models.kv_formats import KV_PANEL, kv_formats_of, kv_panels_of, kv_row_nbytes
 from edgedec.runtime.backends.kv_cache import (
     PanelArena,
     PanelKVCache,
@@ -35,11 +35,16 @@ def kv_cache(request: pytest.FixtureRequest) -> PanelKVCache:
 def random_kv_cache(kv_format: str, seed: int) -> PanelKVCache:
     rng, kv_cache = np.random.default_rng(seed), PanelKVCache(PanelArena(CONFIG, 50, kv_format))
     for array in (kv_cache.arena.keys, kv_cache.arena.values):
-        if kv_format == "int8":
+        if array.dtype == np.uint8:
             array[:] = rng.integers(0, 120, array.shape)
         else:
             array[:] = rng.standard_normal(array.shape)
     return kv_cache
+
+
+def kv_format_of(kv_cache: PanelKVCache) -> str:
+    row_type = kv_cache.arena.panels["keys"].dtype
+    return next(n for n in kv_formats_of("panels") if kv_panels_of(n).row_type == row_type)
 
 
 def plain_rows(kv_cache: PanelKVCache) -> Rows:
@@ -48,7 +53,12 @@ def plain_rows(kv_cache: PanelKVCache) -> Rows:
     if keys.dtype == np.float16:
         by_token = [keys[:, :, t // 16, :, t % 16] for t in range(64)]
         return {"keys": np.stack(by_token, axis=2), "values": values.copy()}
-    rows: Rows = {name: np.zeros((2, 3, 64, D), np.int8) for name in ("keys", "values")}
+    is_int4 = kv_format_of(kv_cache) == "int4"
+    row_type, n_bytes = (np.uint8, (D // 2, 16)) if is_int4 else (np.int8, (D, D))
+    rows: Rows = {
+        name: np.zeros((2, 3, 64, n), row_type)
+        for name, n in zip(("keys", "values"), n_bytes, strict=True)
+    }
     rows |= {name: np.zeros((2, 3, 64), np.float16) for name in ("key_scales", "value_scales")}
     for place in np.ndindex(2, 3, 64):
         layer, head, t = place
@@ -56,8 +66,9 @@ def plain_rows(kv_cache: PanelKVCache) -> Rows:
         lane = t % 16
         for name, block in (("key_scales", of_keys), ("value_scales", of_values)):
             rows[name][place] = np.frombuffer(block, np.float16, 1, 2 * lane)[0]
-        for i in range(D):
+        for i in range(n_bytes[0]):
             rows["keys"][place][i] = of_keys[32 + 16 * i + lane]
+        for i in range(n_bytes[1]):
             rows["values"][place][i] = of_values[32 + 16 * lane + i]
     return rows
 
@@ -72,6 +83,7 @@ def test_shapes() -> None:
     wide = ModelConfig("llama", 8, 8, 8, 2, 6, 3, 64, 64, 1e-5)
     assert kv_row_nbytes(wide, "float16") == 2 * 2 * 3 * 64 * 2
     assert kv_row_nbytes(wide, "int8") == 2 * 2 * 3 * (64 + 2)
+    assert kv_row_nbytes(wide, "int4") == 2 * 2 * 3 * (32 + 2)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +106,7 @@ def test_compact_equals_plain_rows(
 def test_rows_equal_plain_rows(kv_cache: PanelKVCache, start: int, stop: int) -> None:
     """Copied out, and put into another KV cache, whose other rows stay."""
     stop = max(start, stop)
-    kv_format: str = "float16" if kv_cache.arena.keys.dtype == np.float16 else "int8"
-    sink = random_kv_cache(kv_format, seed=1)
+    sink = random_kv_cache(kv_format_of(kv_cache), seed=1)
     before, plain = plain_rows(sink), plain_rows(kv_cache)
     kv_rows = kv_cache.rows(start, stop)
     sink.load_rows(start, kv_rows)
