@@ -16,6 +16,9 @@ from edgedec.models.graph import (
 )
 from edgedec.models.kv_formats import KV_PANEL, kv_block_nbytes, kv_row_nbytes
 
+KV_FORMAT = "kv_format"
+"""Attribute of nodes with a KV cache: the number of its format, see `KVPanels`."""
+
 RING_ROOM = 512
 """Rows that a ring has besides those of the window: for a pass of prefill, several times over, so
 that the rest of it may be taken back without computing the text anew."""

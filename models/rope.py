@@ -75,6 +75,23 @@ def rope_tables(
     return cos.astype(np.float32), sin.astype(np.float32)
 
 
+def turning_back(
+    config: ModelConfig, rope: Rope, start: int, stop: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Returns cosines and sines [stop - start, head_size / 2] that undo a rotation in `turned`."""
+    cos, sin = rope_tables(config, stop, rope, start)
+    stretch = cos * cos + sin * sin  # of LongRoPE, squared
+    return (cos / stretch).astype(np.float32), (sin / -stretch).astype(np.float32)
+
+
+def turned(
+    keys: npt.NDArray[np.float32], cos: npt.NDArray[np.float32], sin: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """Returns keys [..., T, d] whose pairs of channels are turned. Shapes: cos, sin [T, d / 2]."""
+    low, high = np.split(keys, 2, axis=-1)
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+
+
 def _frequencies(
     config: ModelConfig, theta: float, size: int, scaling: RopeScaling
 ) -> npt.NDArray[np.float64]:

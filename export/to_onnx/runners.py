@@ -10,6 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from edgedec.export.kv_panels import KV_FORMAT
+from edgedec.export.to_onnx.graph import attributes
+from edgedec.export.to_onnx.messages import load_model
 from edgedec.export.verifying.verify import Logits
 from edgedec.kernels import PANEL, has_library, library_path
 from edgedec.models.config import ModelConfig
@@ -43,7 +46,7 @@ from edgedec.models.graph import (
     rows_port,
     state_port,
 )
-from edgedec.models.kv_formats import kv_panels_of
+from edgedec.models.kv_formats import kv_formats_of, kv_panels_of
 from edgedec.models.position_tables import PositionTables
 from edgedec.models.recurrence import conv_taps, state_walk
 from edgedec.models.reference import tree_mask
@@ -61,6 +64,7 @@ class FusedRunner:
 
     def __init__(self, graph: Path, config: ModelConfig, capacity: int) -> None:
         self._session = open_session(graph)
+        self._graph = graph
         inputs = {value.name: value for value in self._session.get_inputs()}
         # Graphs on their way to the fused one may not have them yet.
         has_gates = LAYER_GATES in inputs
@@ -92,7 +96,7 @@ class FusedRunner:
         rows = list(encoded(encoder, self._config, ids, ports).values())
         keys, values = (np.concatenate(rows[n : n + len(layers)]) for n in (0, len(layers)))
         caches = self._kv_cache[K_CACHE], self._kv_cache[V_CACHE]
-        panels = kv_panels_of("int8" if caches[0].dtype == np.uint8 else "float16")
+        panels = kv_panels_of(_kv_format_of(self._graph))
         panel, lane = np.divmod(np.arange(len(ids)), PANEL)
         for name, view in panels.views(*caches, self._config.head_size).items():
             view[:, :, panel, lane] = panels.rows_of(keys, values)[name]
@@ -122,6 +126,19 @@ class FusedRunner:
         (logits,) = self._session.run_with_ort_values([LOGITS], values)
         rows: Logits = logits.numpy()[0]
         return rows
+
+    def key_rows(
+        self, caches: tuple[str, str], layer: int, n_tokens: int
+    ) -> npt.NDArray[np.float32]:
+        """Returns the rotated keys of the first tokens. Shapes: [n_kv_heads, n_tokens, head_size].
+
+        caches, layer: where they are, of a float16 KV cache; see `kv_place`.
+        """
+        panels = self._kv_cache[caches[0]][layer]
+        n_heads, n_panels, head_size, _ = panels.shape
+        rows = panels.swapaxes(-1, -2).reshape(n_heads, n_panels * PANEL, head_size)
+        keys: npt.NDArray[np.float32] = rows[:, :n_tokens].astype(np.float32)
+        return keys
 
 
 class PortableRunner:
@@ -204,6 +221,13 @@ def encoded(
     tables = PositionTables(config, [value.name for value in session.get_inputs()]).up_to(len(ids))
     rows = session.run(names, {INPUT_IDS: np.array([ids], np.int64), **tables})
     return dict(zip(past_ports, rows, strict=True))
+
+
+def _kv_format_of(graph: Path) -> str:
+    """Returns the format of a fused graph's KV cache."""
+    nodes = load_model(graph).graph.node
+    number = next(attributes(node)[KV_FORMAT] for node in nodes if node.op_type == "Attention")
+    return next(name for name in kv_formats_of("panels") if kv_panels_of(name).index == number)
 
 
 def _empty_kv_cache(value: ort.NodeArg, n_panels: int) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""What an int8 KV cache costs: a graph's logits with it against those with float16, over a text."""
+"""What a KV cache of codes costs: logits with it against those with float16, over a text."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def measure_kv_error(
     tokens: Sequence[int],
     encoder: Path | None = None,
 ) -> dict[str, Any]:
-    """Returns how far the logits of an ONNX graph, whose KV cache is int8, are from float16's.
+    """Returns how far the logits of an ONNX graph, whose KV cache has codes, are from float16's.
 
     encoder: its graph, if the model has one; it reads the tokens, too.
 
     Returns: as `compare_kv_formats`.
     """
     n_rows = len(tokens) * (1 if encoder is None else 2)
-    with _with_float16(graph, config) as reference:
+    with with_float16(graph, config) as reference:
         int8, float16 = (FusedRunner(path, config, n_rows) for path in (graph, reference))
         if encoder is not None:
             for runner in (int8, float16):
@@ -120,17 +120,17 @@ def compare_kv_formats(
     }
 
 
-def check_kv_error(error: dict[str, Any], name: str) -> None:
-    """Raises an UnsupportedModelError if an int8 KV cache costs the model ``name`` too much."""
+def check_kv_error(error: dict[str, Any], kv_format: str, name: str) -> None:
+    """Raises an UnsupportedModelError if a KV cache of codes costs the model ``name`` too much."""
     check_error(
         error,
-        f"with an int8 KV cache the logits of {name} are {{}} from those with float16",
+        f"with an {kv_format} KV cache the logits of {name} are {{}} from those with float16",
         "export it with --kv-cache float16",
     )
 
 
 @contextmanager
-def _with_float16(graph: Path, config: ModelConfig) -> Iterator[Path]:
+def with_float16(graph: Path, config: ModelConfig) -> Iterator[Path]:
     """Yields the same graph with a float16 KV cache, beside ``graph``, whose weights it reads."""
     model = load_model(graph)
     set_kv_format(model, config, "float16")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.kv_formats import Part, kv_panels_of_rows
-from edgedec.models.rope import Rope, rope_of, rope_tables
+from edgedec.models.rope import Rope, rope_of, turned, turning_back
 from edgedec.runtime.sequences.state import LATEST, KVRows
 
 Float32 = npt.NDArray[np.float32]
@@ -19,13 +19,15 @@ Float32 = npt.NDArray[np.float32]
 def plain_kv(kv_rows: KVRows, config: ModelConfig, first_layer: int = 0, start: int = 0) -> Float32:
     """Returns keys before their rotation, then values, of each layer from ``first_layer`` on.
 
+    Keys are as the KV cache keeps them, without what heads of some formats leave out as an offset.
+
     kv_rows: of a text's tokens from ``start`` on, as `TokenSequence.snapshot` gives them, panels.
 
     Shapes: [T, (n_layers - first_layer) * 2 * n_kv_heads * head_size], a layer's numbers together.
     """
     keys, values = (_numbers(kv_rows, config, part)[first_layer:] for part in ("keys", "values"))
     tables = _turning_back(config, first_layer, start, keys.shape[2])
-    unrotated = np.stack([_turned(k, *tables[first_layer + i]) for i, k in enumerate(keys)])
+    unrotated = np.stack([turned(k, *tables[first_layer + i]) for i, k in enumerate(keys)])
     both = np.concatenate([unrotated, values], axis=1)  # [L, 2 * H, T, d]
     n_layers, n_heads, n_tokens, d = both.shape
     result: Float32 = both.transpose(2, 0, 1, 3).reshape(n_tokens, n_layers * n_heads * d)
@@ -52,18 +54,10 @@ def _stored(kv_rows: KVRows, prefix: str, part: Part) -> Sequence[Float32]:
 def _turning_back(
     config: ModelConfig, first_layer: int, start: int, n_tokens: int
 ) -> dict[int, tuple[Float32, Float32]]:
-    """Returns cosines and sines [T, d / 2] that undo the rotation of keys, by layer."""
+    """Returns what undoes the rotation of keys, by layer."""
     turns: dict[Rope, tuple[Float32, Float32]] = {}
     of_layer = {i: rope_of(config.layer(i)) for i in range(first_layer, config.n_layers)}
     for rope in of_layer.values():
         if rope not in turns:
-            cos, sin = rope_tables(config, start + n_tokens, rope, start)
-            stretch = cos * cos + sin * sin  # of LongRoPE, squared
-            turns[rope] = (cos / stretch).astype(np.float32), (sin / stretch).astype(np.float32)
+            turns[rope] = turning_back(config, rope, start, start + n_tokens)
     return {layer: turns[rope] for layer, rope in of_layer.items()}
-
-
-def _turned(keys: Float32, cos: Float32, sin: Float32) -> Float32:
-    """Returns the keys [H, T, d] of one layer before their rotation."""
-    low, high = np.split(keys, 2, axis=-1)
-    return np.concatenate([low * cos + high * sin, high * cos - low * sin], axis=-1)

@@ -8,13 +8,20 @@ from typing import Any
 
 from edgedec.export.kv_panels import kv_panels
 from edgedec.export.phases.recipe_model import ENCODER_NAME, RecipeModel
+from edgedec.export.quantising.key_offsets import measure_key_offsets
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.emit_encoder import emit_encoder
 from edgedec.export.to_onnx.fuse import fuse, fuse_encoder
 from edgedec.export.to_onnx.graph import port_names
+from edgedec.export.to_onnx.key_offsets import set_key_offsets
 from edgedec.export.to_onnx.messages import ModelProto, save_model
 from edgedec.export.to_onnx.runners import FusedRunner
-from edgedec.export.verifying.kv_error import check_kv_error, kv_error_tokens, measure_kv_error
+from edgedec.export.verifying.kv_error import (
+    check_kv_error,
+    kv_error_tokens,
+    measure_kv_error,
+    with_float16,
+)
 from edgedec.export.verifying.verify import N_TOKENS, verification_source
 from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.graph import MAX_SEQUENCES, Capabilities, GraphContract
@@ -48,7 +55,22 @@ def fuse_graph(model: RecipeModel) -> None:
         model.encoder = fuse_encoder(model.encoder, formats)
 
 
-PHASES = (("emit", emit), ("fuse", fuse_graph), ("pack", pack))
+def set_offsets(model: RecipeModel) -> None:
+    """Offsets of keys, for a KV cache that keeps less than attention computes."""
+    config = model.source.config
+    is_plain = config.encoder is None and not config.is_bidirectional
+    if not is_plain or not find_kv_format(model.kv_format).is_rounded:
+        return
+    graph = model.folder / GRAPH_NAME
+    with with_float16(graph, config) as reference:
+        tokens = kv_error_tokens(model.source, model.context)
+        offsets = measure_key_offsets(reference, config, tokens)
+    if offsets:
+        set_key_offsets(model.graph, config, offsets)
+        save_model(model.graph, graph)
+
+
+PHASES = (("emit", emit), ("fuse", fuse_graph), ("pack", pack), ("set offsets", set_offsets))
 
 
 def contract(model: RecipeModel) -> GraphContract:
@@ -98,5 +120,5 @@ def measure(model: RecipeModel) -> dict[str, Any]:
     error = measure_kv_error(model.folder / GRAPH_NAME, model.source.config, tokens, encoder)
     if not math.isfinite(error["logit_std"]):  # float16 overflows, so it says nothing of int8
         return {}
-    check_kv_error(error, model.source.name)
+    check_kv_error(error, model.kv_format, model.source.name)
     return {"kv_cache": {"format": model.kv_format, **error}}

@@ -12,6 +12,7 @@ from edgedec.export.verifying.kv_error import check_kv_error, compare_kv_formats
 from edgedec.export.verifying.verify import N_TOKENS
 from edgedec.export.weights_file import WEIGHTS_FILE, write_tensors
 from edgedec.kernels.tvm_program import RUNTIME_NAMES
+from edgedec.models.errors import ConfigError
 from edgedec.models.graph import MAX_SEQUENCES, Capabilities, GraphContract
 from edgedec.models.kv_formats import find_kv_format
 from edgedec.system.machine import machine_triple
@@ -26,7 +27,16 @@ _FLOAT16_NAME = "float16_kv_cache.so"
 
 
 def emit(model: RecipeModel) -> None:
-    """The graph of the family's recipe, in Relax."""
+    """The graph of the family's recipe, in Relax.
+
+    Raises:
+        ConfigError: The KV cache needs offsets of keys, which are measured on graphs of ONNX.
+    """
+    if find_kv_format(model.kv_format).needs_offsets:
+        raise ConfigError(
+            f"KV cache format is {model.kv_format}, which the compiler tvm does not make: choose "
+            "--kv-cache int8, or leave out --compiler"
+        )
     model.graph = emit_relax(
         model.source.config, model.formats, model.returned_layers, model.kv_format
     )
@@ -102,5 +112,5 @@ def measure(model: RecipeModel) -> dict[str, Any]:
         path.unlink(missing_ok=True)
     if not math.isfinite(error["logit_std"]):  # float16 overflows, so it says nothing of int8
         return {}
-    check_kv_error(error, model.source.name)
+    check_kv_error(error, model.kv_format, model.source.name)
     return {"kv_cache": {"format": model.kv_format, **error}}

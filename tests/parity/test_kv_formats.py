@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from graph_models import open_graph_model
+from graph_models import add_random_offsets, open_graph_model
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
@@ -32,6 +32,11 @@ CONTEXT = 384
 TEXT = [int(token) for token in np.random.default_rng(1).integers(0, 83, 300)]
 TREE = TokenTree((30, 31, 32, 33, 34, 35), (-1, 0, 0, 2, 2, 4))
 PATH = (0, 2, 4)
+FORMATS = {name: (name, False) for name in kv_formats_of("panels")} | {
+    "int8, key offsets": ("int8", True),
+    "int4, key offsets": ("int4", True),
+}
+"""Format of the KV cache, and whether keys have offsets."""
 MakeSession = Callable[..., TokenSequence]
 Logits = npt.NDArray[np.float32]
 
@@ -47,21 +52,23 @@ def open_format(source: Any, tmp_path_factory: pytest.TempPathFactory) -> MakeSe
     shapes = weight_shapes(source.config)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
     folder = tmp_path_factory.mktemp("formats")
-    for kv_format in kv_formats_of("panels"):
-        (folder / kv_format).mkdir()
+    for name, (kv_format, has_offsets) in FORMATS.items():
+        (folder / name).mkdir()
         portable = emit_portable(source.config, ())
         graph = fuse(portable, source.config, formats, kv_format=kv_format)
-        write_weights(graph, source, folder / kv_format)
-        save_model(graph, folder / kv_format / "model.onnx")
+        if has_offsets:
+            add_random_offsets(graph, source.config)
+        write_weights(graph, source, folder / name)
+        save_model(graph, folder / name / "model.onnx")
 
-    def make(kv_format: str, threads: int = 1) -> TokenSequence:
-        model = open_graph_model(folder / kv_format / "model.onnx", source.config, threads)
+    def make(name: str, threads: int = 1) -> TokenSequence:
+        model = open_graph_model(folder / name / "model.onnx", source.config, threads)
         return TokenSequence(model, CONTEXT)
 
     return make
 
 
-@pytest.fixture(params=kv_formats_of("panels"))
+@pytest.fixture(params=FORMATS)
 def make_session(request: pytest.FixtureRequest, open_format: MakeSession) -> MakeSession:
     def make(threads: int = 1) -> TokenSequence:
         return open_format(request.param, threads)
@@ -130,20 +137,23 @@ def test_truncated_session_equals_a_fresh_one(make_session: MakeSession) -> None
 
 
 def test_formats_are_near_the_reference_and_apart(open_format: MakeSession, source: Any) -> None:
-    """int8 keeps 7 bits of a row's largest number, float16 11 of each."""
+    """int8 keeps 7 bits of a row's largest number, float16 11 of each; offsets change nothing."""
     expected = ReferenceModel(source).forward(TEXT).logits
     error = {
-        kv_format: np.abs(feed(open_format(kv_format), TEXT) - expected).mean() / expected.std()
-        for kv_format in kv_formats_of("panels")
+        name: np.abs(feed(open_format(name), TEXT) - expected).mean() / expected.std()
+        for name in FORMATS
     }
-    assert error["float16"] < 1e-3 < error["int8"] < 0.02
+    assert error["float16"] < 1e-3 < error["int8"] < 0.02 < error["int4"] < 0.2
+    for name in ("int8", "int4"):  # keys of random models have nothing in common
+        assert error[f"{name}, key offsets"] < 2 * error[name]
 
 
 def test_memory_of_each_format(open_format: MakeSession) -> None:
-    sessions = [open_format(kv_format) for kv_format in ("float16", "int8")]
+    sessions = [open_format(kv_format) for kv_format in ("float16", "int8", "int4")]
     for session in sessions:
         feed(session, TEXT)
         assert session.nbytes >= session.snapshot().nbytes
-    half, int8 = sessions
-    # Head size 20: rows of values are filled up to 32 bytes, and scales take 2.
+    half, int8, int4 = sessions
+    # Head size 20: rows of values are filled up to 32 numbers, and scales take 2.
     assert int8.nbytes / half.nbytes == (32 + 2) / 40
+    assert int4.nbytes / half.nbytes == (16 + 2) / 40

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from graph_models import contract_of
+from graph_models import add_random_offsets, contract_of
 
 from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
@@ -47,7 +47,11 @@ def layers(*windows: int) -> tuple[LayerConfig, ...]:
     return tuple(LayerConfig(48, 1e4, window=window) for window in windows)
 
 
-MODELS = {"some": (layers(WINDOW, 0, 17), "float16"), "all": (layers(*[WINDOW] * 3), "int8")}
+MODELS = {
+    "some": (layers(WINDOW, 0, 17), "float16"),
+    "all": (layers(*[WINDOW] * 3), "int8"),
+    "some, int4": (layers(WINDOW, 0, 17), "int4"),
+}
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -73,6 +77,8 @@ def write_graph(source: Any, kv_format: str, folder: Path) -> Path:
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
     portable = emit_portable(source.config, (1, len(source.config.layers)))
     graph = fuse(portable, source.config, formats, kv_format=kv_format)
+    if kv_format == "int4":
+        add_random_offsets(graph, source.config)
     write_weights(graph, source, folder)
     save_model(graph, folder / "model.onnx")
     return folder / "model.onnx"

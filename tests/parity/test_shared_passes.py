@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from graph_models import contract_of
+from graph_models import add_random_offsets, contract_of
 
 from edgedec import EngineOptions, kernels, load
 from edgedec.export.to_onnx.emit import emit_portable
@@ -39,6 +39,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "int8": ("int8", {}),
     "windows": ("float16", {"head_size": 20, "layers": WINDOWS}),
     "windows, int8": ("int8", {"head_size": 20, "layers": WINDOWS}),
+    "windows, int4, key offsets": ("int4", {"head_size": 20, "layers": WINDOWS}),
     "experts": ("float16", {"n_experts": 4, "n_experts_used": 2}),
 }
 Open = Callable[[int], FusedModel]
@@ -53,6 +54,8 @@ def open_model(request: pytest.FixtureRequest, make_source: Any, tmp_path: Path)
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
     portable = emit_portable(source.config, (1, source.config.n_layers))
     graph = fuse(portable, source.config, formats, kv_format=kv_format)
+    if "offsets" in request.param:
+        add_random_offsets(graph, source.config)
     write_weights(graph, source, tmp_path)
     save_model(graph, tmp_path / "model.onnx")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgedec.export.kv_panels import kv_place
+from edgedec.export.kv_panels import KV_FORMAT, kv_place
 from edgedec.export.to_onnx.graph import GraphEditor, attributes
+from edgedec.export.to_onnx.key_offsets import remove_key_offsets
 from edgedec.export.to_onnx.linear_node import DOMAIN
 from edgedec.export.to_onnx.make import element_of, make_attribute, make_node, make_port
 from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -28,9 +29,6 @@ from edgedec.models.graph import (
     present_port,
 )
 from edgedec.models.kv_formats import kv_panels_of
-
-KV_FORMAT = "kv_format"
-"""Attribute of nodes with a KV cache: the number of its format, see `KVPanels`."""
 
 
 def fuse_attention(model: ModelProto, config: ModelConfig, kv_format: str) -> None:
@@ -73,7 +71,11 @@ def fuse_attention(model: ModelProto, config: ModelConfig, kv_format: str) -> No
 
 
 def set_kv_format(model: ModelProto, config: ModelConfig, kv_format: str) -> None:
-    """Gives the KV cache of a fused graph another format: nodes that state one, and the inputs."""
+    """Gives the KV cache of a fused graph another format: nodes that state one, and the inputs.
+
+    Offsets of keys go: those are for formats of codes.
+    """
+    remove_key_offsets(model)
     for node in model.graph.node:
         for attribute in node.attribute:
             if attribute.name == KV_FORMAT:

@@ -20,6 +20,7 @@ from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.graph import attributes
+from edgedec.export.to_onnx.key_offsets import set_key_offsets
 from edgedec.export.to_onnx.messages import ModelProto, save_model
 from edgedec.export.to_onnx.passes.fuse_attention import set_kv_format
 from edgedec.export.to_onnx.runners import FusedRunner
@@ -88,6 +89,7 @@ def test_the_graph_can_be_set_back(make_source: Any) -> None:
     model, float16 = fused_graph(source, "int8"), fused_graph(source, "float16")
     formats = [attributes(n)["kv_format"] for n in model.graph.node if n.op_type == "Attention"]
     assert formats == [1] * source.config.n_layers
+    set_key_offsets(model, source.config, {1: np.ones((2, 8), np.float32)})
     set_kv_format(model, source.config, "float16")
     assert model.SerializeToString(deterministic=True) == float16.SerializeToString(
         deterministic=True
@@ -191,7 +193,7 @@ def test_an_error_too_large_is_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kv_format": "int4"}, "'int4', expected one of float16, int8"),
+        ({"kv_format": "int3"}, "'int3', expected one of float16, int8, int4"),
         ({"kv_format": ""}, "expected one of float16, int8"),
         (
             {"kv_format": "int8", "device_target": "portable"},
