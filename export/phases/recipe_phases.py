@@ -27,6 +27,7 @@ from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.families import matrices
 from edgedec.models.final_norm import write_final_norm
 from edgedec.models.head_ids import write_head_ids
+from edgedec.models.kv_formats import find_kv_format
 from edgedec.models.manifest import DENSE_NAME
 from edgedec.models.model_entry import DRAFT_MODEL, TARGET_MODEL, ModelEntry
 from edgedec.models.pooling import EmbeddingConfig, write_dense
@@ -214,6 +215,10 @@ def verify(model: RecipeModel) -> None:
 
 def _hint(model: RecipeModel) -> str:
     """Returns why the logits of a graph may be far from the reference, or what to do."""
+    if find_kv_format(model.kv_format).needs_offsets:
+        return (
+            f"{model.kv_format} may keep too little of its KV cache: export it with --kv-cache int8"
+        )
     largest = model.verification.get("largest_kv", 0.0)
     most = float(np.finfo(np.float16).max)
     if model.kv_format != "float16" or largest <= most:

@@ -112,7 +112,7 @@ def check_kv_cache(kv: KVLayout, config: ModelConfig, inputs: dict[str, Any]) ->
         assert nbytes(k_type, k) == n_heads * kv.block_nbytes
         per_panel = KV_PANEL if "capacity" in v else 1
         assert nbytes(v_type, v) * per_panel == n_heads * kv.block_nbytes
-        assert {k_type, v_type} == {"uint8" if kv.format == "int8" else kv.format}
+        assert {k_type, v_type} == {"uint8" if kv.format in ("int8", "int4") else kv.format}
         assert kv.row_nbytes == 2 * n_heads * kv.block_nbytes // KV_PANEL
         return
     if kv.kind == "states":
@@ -146,7 +146,7 @@ def test_the_graph_has_what_its_contract_states(
 ) -> None:
     pytest.importorskip(NEEDED.get(target, "onnx"))
     config = ExportConfig(
-        str(make_gguf("qwen2", weights=even_weights(has_bias=True))), tmp_path / "b",
+        str(make_gguf("qwen2", weights=even_weights(has_bias=kv_format != "int4"))), tmp_path / "b",
         device_target=target, hidden_layers=(0, 2), context=32, kv_format=kv_format,
     )  # fmt: skip
     entry = export(config).manifest.target

@@ -33,7 +33,7 @@ def make_session(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> MakeSession:
     """Returns a maker of sessions over a tiny model, fused ones with a KV cache of each format."""
-    source = make_source(head_size=16)
+    source = make_source(head_size=32)
     model = emit_portable(source.config, ())
     if request.param != "portable":
         if not kernels.has_library():
@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_refused(make_session: MakeSession) -> None:
     first = next(iter(rows))
     narrow = rows | {first: rows[first][..., :1]}
     cases = [
-        (SessionState(good.tokens, 0, narrow), r"as [fi]\d rows of \[\d, 2, 1\], the session's"),
+        (SessionState(good.tokens, 0, narrow), r"as [fiu]\d rows of \[\d, 2, 1\], the session's"),
         (SessionState(good.tokens, 0, {first: rows[first]}), "as nothing, the session's as f"),
         (SessionState(good.tokens, 0, {**rows, first: rows[first].astype(np.int16)}), "i2 rows"),
         (SessionState(good.tokens, 0, cut(rows, 40, 0, 39)), "has 39 rows of .* expected 40"),
