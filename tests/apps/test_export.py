@@ -60,7 +60,7 @@ def test_int8_kv_cache(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
     done = cli(*options, "int8", "--force")
     assert "target with a KV cache of int8: KL 0.00" in done.err
     assert f"of {found['n_tokens']} tokens of text" in " ".join(done.err.split())
-    assert "KV cache format is 'int4', expected one of" in cli(*options, "int4", "--force").error
+    assert "KV cache format is 'int3', expected one of" in cli(*options, "int3", "--force").error
 
 
 @pytest.mark.slow
