@@ -16,9 +16,14 @@ from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.system.files import replace_json
 
-ROWS = (1, 2, 3, 4, 6, 8, 16)
-"""Pass sizes that are measured; between them costs are interpolated."""
+ROWS = (1, 2, 3, 4, 6, 8, 9, 16, 17)
+"""Pass sizes that are measured; between them costs are interpolated.
 
+Kernels take rows by eight, so the ninth and the seventeenth cost far more than those beside them.
+"""
+
+_TILE = 8  # rows; what so many cost holds beyond the largest size that was measured
+_MANY = 16  # rows of a pass that reads a text, whose costs are those of wider ones
 _COMMON_RATE = 0.2  # at which a pass changes the costs of all sizes
 _OWN_RATE = 0.05  # at which it changes those of its own size, besides
 _N_MEASUREMENTS = 3  # runs that measure: the machine's state may have been odd through one
@@ -61,7 +66,8 @@ class CostTable:
     def _find_ms(self, n_rows: int) -> float:
         sizes = self._sizes
         if n_rows > sizes[-1] and len(sizes) > 1:
-            low, high = sizes[-2:]
+            high = sizes[-1]
+            low = max((size for size in sizes if high - size >= _TILE), default=sizes[-2])
             slope = (self.row_ms[high] - self.row_ms[low]) / (high - low)
             return self.row_ms[high] + slope * (n_rows - high)
         ms = 0.0
@@ -72,7 +78,7 @@ class CostTable:
     @property
     def row_ms_of_many(self) -> float:
         """Milliseconds of a row of a wide pass, such as those that read a text."""
-        return self.ms(ROWS[-1]) / ROWS[-1]
+        return self.ms(_MANY) / _MANY
 
     @property
     def is_settled(self) -> bool:
@@ -127,9 +133,10 @@ class CostTable:
 
         n_rows: of the others. n_tokens: that they get from a pass.
         """
-        plain_ms = self.ms(round(n_rows) + 1)
-        others_ms = plain_ms * n_tokens / (n_tokens + 1)
-        row_ms = {m: self.ms(round(n_rows) + m) - others_ms for m in self._sizes}
+        n_others = round(n_rows)
+        others_ms = self.ms(n_others + 1) * n_tokens / (n_tokens + 1)
+        sizes = [1, *(size - n_others for size in self._sizes if size > n_others + 1)]
+        row_ms = {m: self.ms(n_others + m) - others_ms for m in (*sizes, sizes[-1] + _TILE)}
         return type(self)(row_ms, self.is_steady)
 
     def _set(self, size: int, ms: float) -> None:
@@ -190,6 +197,7 @@ class CostTable:
             return
         document = {
             "fingerprint": fingerprint,
+            "sizes": ROWS,
             "n_measurements": self.n_measurements,
             "row_ms": self.row_ms,
         }
@@ -203,7 +211,7 @@ class CostTable:
         """Returns the table at ``path`` if it is one of this device and bundle."""
         try:
             document: Any = json.loads(path.read_text(encoding="utf-8"))
-            if document["fingerprint"] != fingerprint:
+            if document["fingerprint"] != fingerprint or document["sizes"] != list(ROWS):
                 return None
             n_measurements = int(document["n_measurements"])
             row_ms = {int(m): float(ms) for m, ms in document["row_ms"].items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import math
 from pathlib import Path
 
@@ -204,15 +205,19 @@ def test_no_token_is_measured_twice() -> None:
 
 def test_the_least_of_each_size_counts_and_fewer_rows_never_cost_more() -> None:
     """The first pass is cold, one of 4 rows is disturbed twice, one of 8 once."""
-    sweeps = [(90, 12, 13, 99, 17, 20, 30, 10), (11, 12, 70, 98, 17, 60, 30, 10)]
+    sweeps = [
+        (90, 12, 13, 99, 17, 20, 25, 30, 31, 10),
+        (11, 12, 70, 98, 17, 60, 25, 30, 31, 10),
+    ]
     table = _measured(sweeps)
-    least = {1: 10.0, 2: 12.0, 3: 13.0, 4: 17.0, 6: 17.0, 8: 20.0, 16: 30.0}
+    least = {1: 10.0, 2: 12.0, 3: 13.0, 4: 17.0, 6: 17.0, 8: 20.0, 9: 25.0, 16: 30.0, 17: 31.0}
     assert table.row_ms == pytest.approx(least)
     assert table.is_steady
 
 
 def test_steps_that_differ_are_no_steady_measurement() -> None:
-    sweeps = [(13, 14, 15, 16, 17, 20, 30, 13), (13, 14, 15, 16, 17, 20, 30, 10)]
+    sizes = (14, 15, 16, 17, 20, 25, 30, 31)
+    sweeps = [(13, *sizes, 13), (13, *sizes, 10)]
     assert not _measured(sweeps).is_steady
 
 
@@ -237,6 +242,15 @@ def test_a_text_among_others_pays_for_what_its_rows_add_to_the_pass() -> None:
     plain_ms = CostTable(dict(FLAT)).ms(5)
     assert own.ms(1) == pytest.approx(plain_ms / 4)  # as much as each of the others
     assert own.ms(4) - own.ms(1) == pytest.approx(CostTable(dict(FLAT)).ms(8) - plain_ms)
+
+
+@pytest.mark.parametrize("n_others", [0, 1, 3, 5, 8, 20])
+def test_costs_among_others_change_where_those_of_passes_do(n_others: int) -> None:
+    table = CostTable({1: 10.0, 4: 11.0, 8: 14.0, 9: 20.0, 16: 24.0, 17: 30.0})
+    own = table.shared(n_others, n_others)
+    for m in range(1, 20):
+        added = table.ms(n_others + m) - table.ms(n_others + 1)
+        assert own.ms(m) - own.ms(1) == pytest.approx(added)
 
 
 @pytest.mark.parametrize("n_others", [1, 3, 7])
@@ -265,6 +279,14 @@ def test_the_least_of_the_first_runs_counts(tmp_path) -> None:
     assert settled is not None
     assert settled.is_settled
     assert settled.row_ms == {1: 5.0, 8: 20.0}
+
+
+def test_tables_of_other_sizes_are_measured_anew(tmp_path) -> None:
+    path = tmp_path / "costs.json"
+    CostTable(dict(FLAT)).save(path, "this")
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "sizes": [1, 8]}))
+    assert CostTable.load(path, "this") is None
 
 
 def test_tables_of_other_devices_are_not_used(tmp_path) -> None:
