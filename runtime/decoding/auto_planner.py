@@ -9,6 +9,7 @@ texts share the passes, a further row costs what it adds to a pass over all thei
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -117,6 +118,7 @@ class AutoPlanner:
         compiled_names = () if self.team is None else self.team.names
         names = (*(drafter.name for drafter in others), *compiled_names)
         self.trust = {name: Evidence(1.0) for name in names}
+        self.under_way: weakref.WeakSet[AutoPlanning] = weakref.WeakSet()
         self.known_worth: dict[str, Worth] = {}  # at the end of the latest text, by who is asked
         layers = {layer for drafter in compiled for layer in drafter.hidden_layers}
         self.hidden_layers = tuple(sorted(layers.union(self.drafters.hidden_layers)))
@@ -206,7 +208,8 @@ class AutoPlanning(Planning):
         self._ledger = Ledger(planner.credits.get(group, 0.0))
         self._costs: CostTable | None = None
         self._own_costs: CostTable | None = None  # where others share the passes
-        self._sharing = SharingEstimate()
+        self._sharing = SharingEstimate(len(planner.under_way))
+        planner.under_way.add(self)
         self._proposed = self._drafted = DraftTree()
         self._decision: Decision | None = None
         self._asking_ms = self._had_mtp = 0.0
@@ -217,22 +220,14 @@ class AutoPlanning(Planning):
         return None if self._shown is None else self._shown.drafting
 
     @property
-    def _mtp_share(self) -> float:
-        """What light heads take of the next pass, in plain steps; 0 where they are not asked."""
-        share, worth = self._planner.mtp_share, self._worth.get(MTP)
-        if worth is None or not worth.is_positive or not self._may_ask(share):
-            return 0.0
-        return share
-
-    @property
     def wants_mtp(self) -> bool:
-        return self._mtp_share > 0
+        return self._planner.mtp_share > 0 and MTP in self._worth and self._is_worth(MTP)
 
     @property
     def is_resting(self) -> bool:
-        if self._costs is None or self.team.models or self._planner.mtp_share:
+        if self._costs is None or self.team.models or self._had_mtp or self.wants_mtp:
             return False
-        return not any(self._is_worth(name) for name in self._worth)
+        return not any(self._is_worth(name) for name in self._worth if name != MTP)
 
     def _may_ask(self, cost: float) -> bool:
         """Whether what asking takes may be lost. Units: plain steps."""
@@ -244,15 +239,19 @@ class AutoPlanning(Planning):
     def _is_worth(self, name: str) -> bool:
         """Whether asking a drafter saves more than it takes, and may be lost."""
         worth = self._worth[name]
-        cost = 0.0 if name == MTP else worth.cost
-        return worth.is_positive and self._may_ask(cost)
+        return worth.is_positive and self._may_ask(worth.cost)
+
+    def _heads_cost(self) -> float:
+        """Returns what light heads add to a pass. Units: plain steps."""
+        assert self._costs is not None
+        return self._planner.mtp_share * self._sharing.heads(self._costs)
 
     def rested(self, rows: Rows) -> None:
         assert self._costs is not None
-        step_ms = self._costs.ms(1)
+        step_ms = self._sharing.plain_ms(self._costs)
         self._rest()
         self._ledger.add(1, step_ms, step_ms)
-        self.log.add(_PLAIN, 0, step_ms)
+        self.log.add(_PLAIN, 0, self._costs.ms(1))
         self._count_pass(rows.company, 1, 1, rows.ms)
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
@@ -271,7 +270,7 @@ class AutoPlanning(Planning):
             plan = yield from self._plan_model(context, room, costs, draft, max_ms)
         if self._model is not None:
             tree, draft = yield from self._ask_model(context, room, costs, plan, tree, max_ms)
-        self._had_mtp = self._mtp_share
+        self._had_mtp = self._heads_cost() if self.wants_mtp else 0.0
         self._proposed = tree
         name = "" if self._model is None else self._model.drafting.name
         gain = draft.rate * costs.ms(1)
@@ -285,7 +284,8 @@ class AutoPlanning(Planning):
     ) -> None:
         began_s = self._clock()
         for name, drafting in self._free:
-            if name in self._asked_ms or self._is_worth(name):
+            has_said = name == MTP and self._had_mtp
+            if has_said or name in self._asked_ms or self._is_worth(name):
                 one_s = self._clock()
                 drafting.observe(context, outcome)
                 if name in self._asked_ms:
@@ -299,6 +299,7 @@ class AutoPlanning(Planning):
 
     def end(self) -> None:
         """The output ended: what it saved or lost is the next requests'."""
+        self._planner.under_way.discard(self)
         if self._costs is None:
             return
         self._planner.costs.review("target")
@@ -324,7 +325,8 @@ class AutoPlanning(Planning):
         budget = Budget(MAX_NODES, min(MAX_NODES, room.depth), min_value=max(UNLIKELY, row / 2))
         trees = []
         for name, drafting in self._free:
-            if context.mask is None and not self._is_worth(name):
+            has_said = name == MTP and self._had_mtp
+            if not (has_said or context.mask is not None or self._is_worth(name)):
                 continue
             began_s = self._clock()
             tree = drafting.propose(context, budget)
@@ -471,7 +473,7 @@ class AutoPlanning(Planning):
         )
         self._learn_trust(outcome)
         if context.mask is None:
-            self._weigh(outcome, costs, step_ms)
+            self._weigh(outcome, costs, asked_ms)
         for model in self._models or ():
             if model is self._model and self._held is not None:
                 depth = model.drafting.drafting.passes.cost.depth
@@ -500,20 +502,27 @@ class AutoPlanning(Planning):
                 return
             at = next_node
 
-    def _weigh(self, outcome: RoundOutcome, costs: CostTable, step_ms: float) -> None:
-        """Compares what asking each drafter took with what its drafts saved."""
-        nodes = outcome.tree.nodes
+    def _weigh(self, outcome: RoundOutcome, costs: CostTable, asked_ms: float) -> None:
+        """Compares what asking each drafter took with what its drafts saved.
+
+        asked_ms: what the round took besides its pass. What no drafter took of it alone counts as
+        theirs in equal parts, for a text that rests does not take it.
+        """
+        nodes, step_ms = outcome.tree.nodes, costs.ms(1)
         row = (costs.ms(len(nodes) + 1) / step_ms - 1) / max(len(nodes), 1)
         saved = dict.fromkeys(self._worth, 0.0)
         for i, (_, _, _, _, origin) in enumerate(nodes):
             name = origin if origin in saved else TEAM
             if name in saved:
                 saved[name] += (i in outcome.path) - row
+        common_ms = 0.0
+        if self._asked_ms and not self.team.models:
+            common_ms = (asked_ms - sum(self._asked_ms.values())) / len(self._asked_ms)
         for name, worth in self._worth.items():
-            if name == MTP and self._had_mtp:
-                worth.observe(saved[name], self._had_mtp)
-            elif name in self._asked_ms and name != MTP:
-                cost = self._asked_ms[name] / step_ms
+            if name in self._asked_ms or (name == MTP and self._had_mtp):
+                cost = (self._asked_ms.get(name, 0.0) + common_ms) / step_ms
+                if name == MTP:
+                    cost += self._had_mtp
                 worth.observe(saved[name], cost)
             else:
                 worth.rested()
@@ -533,14 +542,17 @@ class AutoPlanning(Planning):
 class SharingEstimate:
     """What is expected to share the passes of one text, from the passes before."""
 
-    def __init__(self) -> None:
-        self._n_texts = self._n_rows = 0.0
+    def __init__(self, n_texts: int) -> None:
+        """n_texts: others that are under way where the text begins."""
+        self._n_texts = self._n_rows = float(n_texts)
+        self._n_with_mtp = 0.0
         self._n_emitted = 1.0  # by this text in a pass; others are taken to do as well
 
     def observe(self, company: OtherTexts, n_emitted: int) -> None:
         """Takes in what shared a pass, and how many tokens the text got from it."""
         self._n_texts += _COMPANY_RATE * (company.n_texts - self._n_texts)
         self._n_rows += _COMPANY_RATE * (min(company.n_rows, _MAX_ROWS) - self._n_rows)
+        self._n_with_mtp += _COMPANY_RATE * (company.n_with_mtp - self._n_with_mtp)
         self._n_emitted += _COMPANY_RATE * (n_emitted - self._n_emitted)
 
     def costs(self, table: CostTable) -> CostTable:
@@ -548,6 +560,20 @@ class SharingEstimate:
         if self._n_texts < _MIN_COMPANY:
             return table
         return table.shared(self._n_rows, self._n_texts * self._n_emitted)
+
+    def plain_ms(self, table: CostTable) -> float:
+        """Returns this text's part of a pass in which it drafts nothing."""
+        if self._n_texts < _MIN_COMPANY:
+            return table.ms(1)
+        n_tokens = self._n_texts * self._n_emitted + 1
+        return table.ms(round(self._n_rows) + 1) / n_tokens
+
+    def heads(self, table: CostTable) -> float:
+        """Returns what 1 plain step alone is in those of this text, for heads that run once a pass.
+
+        Texts that want them share what they take.
+        """
+        return table.ms(1) / self.plain_ms(table) / (1 + self._n_with_mtp)
 
     def own_ms(self, ms: float, table: CostTable, plain_ms: float) -> float:
         """Returns this text's part of a pass that took ``ms``.

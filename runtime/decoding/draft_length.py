@@ -155,7 +155,7 @@ class Worth:
 
     def observe(self, saved: float, cost: float) -> None:
         """Takes in a round in which it was asked. saved: by its drafts, without ``cost``."""
-        cost = min(max(cost, 0.0), 1.0)  # a round that took longer was disturbed
+        cost = min(max(cost, 0.0), max(2 * self.cost, 1.0))  # a longer round was disturbed
         self._n_asked += 1
         self.cost += max(0.1, 1 / self._n_asked) * (cost - self.cost)
         self.purse = min(self.purse + saved - cost, PURSE)

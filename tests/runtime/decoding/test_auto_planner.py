@@ -184,6 +184,38 @@ def test_among_others_a_draft_has_to_pay_for_what_it_adds_to_their_pass() -> Non
     assert drafted(OtherTexts(8, 8)) == 0
 
 
+def test_a_text_rests_where_heads_and_drafters_do_not_pay_among_others() -> None:
+    """Heads take a fiftieth of a step alone, and an eighth of one among eight others."""
+
+    def is_resting(company: OtherTexts) -> bool:
+        planner = AutoPlanner([Oracle(0.5, 0.9, 1, "mtp")], KnownCosts(FLAT), mtp_share=0.02)
+        planning = begin(planner)
+        outcome = RoundOutcome(DraftTree(), (), TEXT[10:11], RowStats.of(np.zeros((1, 5))), {})
+        for _ in range(8):
+            context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
+            run_passes(planning.propose(context, Budget(15, 15)))
+            planning.observe(context, outcome, RoundTimings(0.0, 10.0, company))
+        return planning.is_resting
+
+    assert not is_resting(ALONE)
+    assert is_resting(OtherTexts(8, 8))
+
+
+def test_a_text_that_begins_among_others_may_lose_a_share_of_its_own_step() -> None:
+    planner = make([Oracle(0.5, 0.5, 15)], FLAT)
+    drafted = []
+    running = []
+    for _ in range(9):
+        running.append(begin(planner))
+        context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
+        drafted.append(len(run_passes(running[-1].propose(context, Budget(15, 15)))))
+    assert drafted[0] > 0
+    assert drafted[-1] == 0
+    for planning in running[1:]:
+        planning.end()
+    assert len(run_passes(begin(planner).propose(context, Budget(15, 15)))) < drafted[0]
+
+
 def test_what_others_share_does_not_change_what_passes_cost_alone() -> None:
     planner = make([], FLAT)
     planning = begin(planner)
