@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from edgedec.runtime.drafting.drafters.trigram import Trigrams
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.row_stats import RowStats
-from edgedec.runtime.sequences.rows import MtpRows, Rows
+from edgedec.runtime.sequences.rows import MtpRows, OtherTexts, Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.runtime.text.token_map import TokenMap
@@ -277,6 +277,7 @@ class Replay:
     seed: int = 0
     n_rounds: int = 0
     n_tokens: int = 0
+    _n_written: int = field(default=0, init=False)  # tokens, of the latest text
     _time: Time = field(init=False)
     _is_timed: bool = field(init=False)  # asking free drafters takes time by itself
 
@@ -305,6 +306,52 @@ class Replay:
         """Returns plain decoding's time over the rule's, for a text."""
         if not len(trace):
             return 1.0
+        plain_ms, started_ms = 0.0, self._time.ms
+        text = self._text(trace)
+        n_half = len(trace) / 2
+        pass_ = next(text, None)
+        while pass_ is not None:
+            n_before = self.n_tokens
+            try:
+                pass_ = text.send(self._answer(pass_, trace))
+            except StopIteration:
+                pass_ = None
+            plain_ms += (self.n_tokens - n_before) * self._costs.ms(1) * self._time.scale
+            if does_drift and self._n_written > n_half:
+                self._time.scale = 2.0
+        self._time.scale = 1.0
+        taken_ms = self._time.ms - started_ms
+        return plain_ms / taken_ms if taken_ms else 1.0
+
+    def play_at_once(self, traces: Sequence[Trace], n_at_once: int) -> float:
+        """Returns plain decoding's time over the rule's, for texts that share passes.
+
+        So many are under way until none is left: where one ends, the next begins.
+        """
+        started_ms = self._time.ms
+        for shared in at_once([self._text(trace) for trace in traces], traces, n_at_once):
+            n_rows = sum(pass_.n_rows for pass_, _ in shared)
+            ms = self._costs.ms(n_rows)
+            n_with_mtp = sum(pass_.with_mtp for pass_, _ in shared)
+            if n_with_mtp:
+                ms += MTP_SHARE * self._costs.ms(1)
+            seen_ms = self._time.passes(ms)
+            for i, (pass_, trace) in enumerate(shared):
+                rows = self._target.rows(trace, pass_)
+                rows.ms = seen_ms
+                rows.company = OtherTexts(
+                    len(shared) - 1, n_rows - pass_.n_rows, n_with_mtp - pass_.with_mtp
+                )
+                shared[i] = _done(pass_, rows)
+        taken_ms = self._time.ms - started_ms
+        plain_ms = 0.0
+        plain = [(at for at in range(len(trace) - 1)) for trace in traces]
+        for shared in at_once(plain, traces, n_at_once):
+            plain_ms += self._costs.ms(len(shared))
+        return plain_ms / taken_ms
+
+    def _text(self, trace: Trace) -> Passes[None]:
+        """Wants the passes of a text, whose prompt is known."""
         sequence = TokenSequence(self._target, 4096)  # type: ignore[arg-type]
         prompt, n_new = trace.tokens[: trace.n_prompt].tolist(), len(trace)
         state = DecodeState.start(sequence, prompt, GenerationConfig(max_new_tokens=n_new))
@@ -319,33 +366,18 @@ class Replay:
         _done(Pass(sequence, last, (0,)), Rows(np.zeros((0, 1), np.float32)))
         sequence.commit((0,))
         decoding = self._method.begin(state, {})
-        noise, plain_ms, started_ms = Noise(0), 0.0, self._time.ms
-        self._time.scale = 1.0
+        noise = Noise(0)
         while state.n_left > 0:
             n_before = len(state.tokens)
-            result = self._run(decoding.step(noise), trace)
+            result = yield from decoding.step(noise)
             for token in result.tokens[: state.n_left]:
                 state.append(token)
+            self._n_written = len(state.tokens) - trace.n_prompt
             if n_before > trace.n_prompt:  # prefill gave the first
                 self.n_rounds += 1
-                n_emitted = len(state.tokens) - n_before
-                self.n_tokens += n_emitted
-                plain_ms += n_emitted * self._costs.ms(1) * self._time.scale
-            if does_drift and len(state.tokens) - trace.n_prompt > n_new / 2:
-                self._time.scale = 2.0
+                self.n_tokens += len(state.tokens) - n_before
         assert state.tokens == trace.tokens.tolist(), "the text changed"
         decoding.end()
-        self._time.scale = 1.0
-        taken_ms = self._time.ms - started_ms
-        return plain_ms / taken_ms if taken_ms else 1.0
-
-    def _run(self, steps: Passes[Any], trace: Trace) -> Any:
-        try:
-            pass_ = next(steps)
-            while True:
-                pass_ = steps.send(self._answer(pass_, trace))
-        except StopIteration as end:
-            return end.value
 
     def _answer(self, pass_: Pass, trace: Trace) -> Rows:
         model: Any = pass_.sequence.model
@@ -360,6 +392,27 @@ class Replay:
         return _done(pass_, rows)
 
 
+def at_once(
+    texts: Sequence[Generator[Any, Any, None]], traces: Sequence[Trace], n_at_once: int
+) -> Iterator[list[Any]]:
+    """Yields the passes of the texts under way, with their traces; takes rows in their places."""
+    waiting = list(zip(texts, traces, strict=True))[::-1]
+    running: list[tuple[Generator[Any, Any, None], Trace]] = []
+    shared: list[Any] = []
+    while waiting or running:
+        begun = list(zip(running, shared, strict=True))
+        running, shared = [], []
+        while len(running) < n_at_once and (begun or waiting):
+            (text, trace), rows = begun.pop(0) if begun else (waiting.pop(), None)
+            try:
+                shared.append((text.send(rows), trace))
+            except StopIteration:
+                continue
+            running.append((text, trace))
+        if shared:
+            yield shared
+
+
 def _done(pass_: Pass, rows: Rows) -> Rows:
     pass_.sequence.begin(pass_)
     pass_.sequence.finish(pass_)
@@ -367,7 +420,12 @@ def _done(pass_: Pass, rows: Rows) -> Rows:
 
 
 def report(
-    tables: Sequence[str], sets: Sequence[str], n_texts: int, is_held_out: bool, make: Any
+    tables: Sequence[str],
+    sets: Sequence[str],
+    n_texts: int,
+    is_held_out: bool,
+    make: Any,
+    n_at_once: int = 1,
 ) -> Iterator[dict[str, Any]]:
     """Yields a row for each machine and set of drafters."""
     for name in sets:
@@ -382,7 +440,10 @@ def report(
             if tables and machine.name not in tables:
                 continue
             engine = Replay(machine, drafters, make)
-            gains = [engine.play(trace, i % 4 == 3) for i, trace in enumerate(traces)]
+            if n_at_once > 1:
+                gains = [engine.play_at_once(traces, n_at_once)]
+            else:
+                gains = [engine.play(trace, i % 4 == 3) for i, trace in enumerate(traces)]
             yield {
                 "set": name,
                 "table": machine.name,
@@ -451,6 +512,7 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--chosen-by", action="store_true")
+    parser.add_argument("--at-once", type=int, default=1, help="texts that share passes")
     parser.add_argument("--hindsight", action="store_true")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -462,7 +524,12 @@ def main() -> None:
             print(line, flush=True)
         return
     for row in report(
-        tables, options.sets.split(","), options.texts, not options.chosen_by, AutoPlanner
+        tables,
+        options.sets.split(","),
+        options.texts,
+        not options.chosen_by,
+        AutoPlanner,
+        options.at_once,
     ):
         print(
             f"{row['set']:10} {row['table']:17} mean {row['mean']:.3f}  worst {row['worst']:.3f}  "
