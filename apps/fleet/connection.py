@@ -133,6 +133,12 @@ class Session:
                 f"cannot copy {shipped.folder.name} ({error.reason}): is its disk full?",
                 is_final=True,
             ) from None
+        except asyncssh.ChannelOpenError:
+            raise HostError(
+                f"cannot copy {shipped.folder.name}: it offers no SFTP; put `Subsystem sftp "
+                "internal-sftp` into its sshd_config",
+                is_final=True,
+            ) from None
         self._send(check=shipped.name, files=dict(shipped.hashes))
         if wrong := (await self._receive())["wrong"]:
             raise HostError(f"{wrong[0]} arrived damaged", is_final=False)

@@ -126,7 +126,10 @@ async def _ssh_crew(
              for part in ("cert", "key")}  # fmt: skip
     security = Security(require_encryption=True, tls_ca_file=tls["cert"], **roles)
     local = {"host": "127.0.0.1", "port": 0, "protocol": "tls", "security": security}
-    async with Scheduler(**local, dashboard=False, worker_ttl=None) as scheduler:
+    page = "127.0.0.1:0"  # its HTTP server, at any free port: nobody else need leave 8787 free
+    async with Scheduler(
+        **local, dashboard=False, dashboard_address=page, worker_ttl=None
+    ) as scheduler:
         start = Start(secrets.token_hex(8), options.is_forced, scheduler.port, tls)
         keepers = [Keeper(host, start, shipping, options) for host in hosts]
         async with Client(scheduler.address, security=security, asynchronous=True) as client:

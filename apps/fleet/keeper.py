@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import asyncssh
+
 from edgedec.apps.console.terminal import note
 from edgedec.apps.fleet.config import Host
 from edgedec.apps.fleet.connection import HostError, Session, Start, connected
@@ -62,6 +64,8 @@ class Keeper:
                 reason, is_final = str(error), error.is_final
             except EdgedecError as error:  # of this machine's files
                 reason, is_final = str(error), True
+            except (asyncssh.Error, OSError) as error:
+                reason, is_final = f"the connection failed ({error})", False
             self.is_tried = True
             is_late = time.monotonic() - self._seen_s > self._options.patience_s
             if is_final or is_late or self._n_starts >= _MAX_STARTS:

@@ -15,7 +15,9 @@ from edgedec.apps.fleet.config import Host
 from edgedec.apps.fleet.connection import HostError, Session, Start, connected
 from edgedec.apps.fleet.hello import problem_of
 
-_SHELL = "uname -sm; getconf GNU_LIBC_VERSION; python3 -V; df -Pk . | tail -1"
+_SHELL = (
+    "uname -sm; getconf GNU_LIBC_VERSION; python3 -V; df -Pk . | awk 'END {print $4 \" kB free\"}'"
+)
 """What a host without edgedec is asked."""
 
 

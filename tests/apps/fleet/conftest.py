@@ -47,6 +47,7 @@ class Board:
     port: int = 0
     connections: list[asyncssh.SSHServerConnection] = field(default_factory=list)
     n_commands: int = 0
+    has_sftp: bool = True
     _programs: list[asyncio.subprocess.Process] = field(default_factory=list)
     _listener: asyncssh.SSHAcceptor | None = None
 
@@ -83,7 +84,7 @@ class Board:
             server_host_keys=[self.host_key],
             authorized_client_keys=str(self.keys),
             process_factory=self._run,
-            sftp_factory=True,
+            sftp_factory=self.has_sftp,
             encoding=None,
         )
         self.port = self._listener.get_port()

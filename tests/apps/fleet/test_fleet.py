@@ -189,6 +189,21 @@ def test_what_does_not_fit_on_a_host_is_not_copied(
     assert not list(board.folder.glob("files/*"))
 
 
+def test_a_host_without_sftp_is_left_out_at_once(
+    cli: Any, make_board: Any, small_bundle: Path, tmp_path: Path
+) -> None:
+    board = make_board("bare")
+    board.vanish()
+    board.has_sftp = False
+    board.start()
+    file = fleet_file(tmp_path, board.table())
+    done = cli("fleet", "bench", file, small_bundle, "-o", tmp_path / "r", "-p", 0, "-n", 0, "-m",
+               1, "-r", 2, "--allow-noise")  # fmt: skip
+    assert done.exit_code == 1
+    assert "it offers no SFTP" in done.error
+    assert "Subsystem sftp" in done.error
+
+
 def test_doctor_names_what_is_wrong(cli: Any, make_board: Any, tmp_path: Path) -> None:
     well, changed, bare, odd = (make_board(name) for name in ("well", "changed", "bare", "odd"))
     changed.vanish()
