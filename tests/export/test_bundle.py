@@ -234,7 +234,15 @@ def test_progress_names_every_phase_in_order(smollm2_gguf: Path, tmp_path: Path)
     with pytest.raises(KeyboardInterrupt):
         export(config, stop_at_verify)
     phases = [name for name, _ in FIRST_PHASES + recipe_phases("fused")]
-    assert phases[2:] == ["check weights", "quantise", "emit", "fuse", "pack", "verify"]
+    assert phases[2:] == [
+        "check weights",
+        "quantise",
+        "emit",
+        "fuse",
+        "pack",
+        "set offsets",
+        "verify",
+    ]
     assert list(dict.fromkeys(p for p, _, _ in seen)) == phases
     packed = [(done, total) for phase, done, total in seen if phase == "pack"]
     assert packed == sorted(packed)

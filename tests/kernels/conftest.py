@@ -190,6 +190,11 @@ class AttentionCase:
     def has_codes(self) -> bool:
         return self.kv_format != "float16"
 
+    @property
+    def format_index(self) -> int:
+        """What the kernels call the format of the cache."""
+        return KV_FORMATS[self.kv_format]
+
     def run(
         self,
         qkv: Array,
@@ -206,7 +211,7 @@ class AttentionCase:
         if positions is None:
             positions = past + tree_depths(parents)[len(parents) - len(qkv) :]
         cache = (self.keys, self.values)
-        options = {"kv_format": KV_FORMATS[self.kv_format], **options}
+        options = {"kv_format": self.format_index, **options}
         if self.key_offsets is not None:
             options["key_offsets"] = self.key_offsets
         return kernels.attention(qkv, positions, parents, past, self.rope, cache, **options)

@@ -62,6 +62,7 @@ def test_rows_see_all_of_a_source(isa, make_case, source, rng):
     out = attention(
         queries, positions, parents, PAST, case.rope, (case.keys, case.values),
         scoring=Scoring(scale=1.0), shares_kv=True, source=source, sees_source=True, isa=isa,
+        kv_format=case.format_index,
     )  # fmt: skip
     np.testing.assert_array_equal(case.keys, keys)
     np.testing.assert_array_equal(case.values, values)

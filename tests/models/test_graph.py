@@ -98,8 +98,8 @@ def test_layouts_that_do_not_go_together() -> None:
     for layers, n_rows in (((1,), 0), ((), 64)):
         with pytest.raises(ConfigError, match=rf"kv\.ring_rows is {n_rows}, expected more than 0"):
             KVLayout("panels", "int8", 64, 128, layers, n_rows)
-    with pytest.raises(ConfigError, match="format is 'int4', expected one of float16, int8"):
-        find_kv_format("int4")
+    with pytest.raises(ConfigError, match="format is 'int3', expected one of float16, int8, int4"):
+        find_kv_format("int3")
 
 
 @pytest.mark.skipif(not kernels.has_library(), reason="the kernel library is not built")

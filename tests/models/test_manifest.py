@@ -146,7 +146,7 @@ def test_sizes_are_counts(bundle: Path, n_bytes: object) -> None:
         ((*MODEL, "contract", "outputs"), [n for n in CONTRACT.outputs if "top" not in n]),
         ((*MODEL, "contract", "kv", "kind"), "rows"),
         ((*MODEL, "contract", "kv", "kind"), "pages"),
-        ((*MODEL, "contract", "kv", "format"), "int4"),
+        ((*MODEL, "contract", "kv", "format"), "int3"),
         ((*MODEL, "contract", "kv", "format"), "float32"),
         ((*MODEL, "contract", "kv", "format"), "int8\n"),
         ((*MODEL, "contract", "kv", "format"), ["int8"]),
