@@ -39,8 +39,9 @@ class EditWindow:
 def window_at(
     document: Document, line: int, n_lines: int, n_around: int, n_above: int
 ) -> EditWindow:
-    """Returns ``n_lines`` lines of which ``n_above`` are above ``line``, and the lines around them.
+    """Returns a window of ``n_lines`` lines, and the lines around it.
 
+    n_above: lines of the window above ``line``.
     n_around: how many on either side. A short rest of the document is no reason to begin earlier.
     """
     lines = lines_with_ends(document.text) or [""]
