@@ -80,9 +80,21 @@ def read_text(path: Path) -> str:
 _MARKS = ((b"\xff\xfe\0\0", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 """What texts in other encodings begin with."""
 
+_NO_TEXTS = (
+    (b"PAR1", "a Parquet table", "write it as JSON lines, with pandas: "
+     "read_parquet(FILE).to_json(NEW, orient='records', lines=True)"),
+    (b"\x1f\x8b", "gzip data", "unpack it with gunzip"),
+    (b"\x28\xb5\x2f\xfd", "Zstandard data", "unpack it with unzstd"),
+    (b"PK\x03\x04", "a ZIP archive or a spreadsheet", "unpack it, or save the sheet as CSV"),
+)  # fmt: skip
+"""What files begin with that are no texts, what they are, and what to do."""
+
 
 def how_to_convert(error: UnicodeDecodeError) -> str:
-    """Returns what is wrong with a text that is not UTF-8, and the command that converts it."""
+    """Returns what is wrong with a text that is not UTF-8, and what makes it one."""
+    for mark, kind, remedy in _NO_TEXTS:
+        if error.object.startswith(mark):
+            return f"it is {kind}; {remedy}"
     marked = (name for mark, name in _MARKS if error.object.startswith(mark))
     encoding = next(marked, "LATIN1")
     return f"{error}; if it is {encoding}, convert it: iconv -f {encoding} -t UTF-8"

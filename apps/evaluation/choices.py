@@ -25,8 +25,9 @@ from edgedec.models.fields import shown
 from edgedec.runtime.engine.engine import Engine
 
 _LETTERS = "ABCDEFGHIJ"
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _EXPECTED = (
-    "expected the keys of MMLU (question, choices, answer), ARC (question, choices, answerKey), "
+    "the keys of MMLU (question, choices, answer), ARC (question, choices, answerKey), "
     "HellaSwag (ctx, endings, label) or CrowS-Pairs (sent_more, sent_less)"
 )
 
@@ -66,34 +67,48 @@ def read_choices(path: Path, limit: int | None = None) -> list[ChoiceProblem]:
     Raises:
         ConfigError: The file cannot be read, or a line of it is broken.
     """
-    is_csv = path.suffix == ".csv"
-    rows = _csv_rows(path) if is_csv else read_objects(path, _EXPECTED)
+    delimiter = _DELIMITERS.get(path.suffix.lower())
+    rows = _table_rows(path, delimiter) if delimiter else read_objects(path, _EXPECTED)
     problems = [_problem(fields, place) for place, fields in rows]
     check_names(problems)
     return problems[:limit]
 
 
-def _csv_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Returns rows of CrowS-Pairs, which has a header, or of MMLU, which has none.
+def _table_rows(path: Path, delimiter: str) -> list[tuple[str, dict[str, Any]]]:
+    """Returns rows of a table with a header, or of MMLU's own files, which have none.
 
     MMLU's rows are question, choices and the right letter, and the file's name begins with the
     subject.
     """
     try:
-        table = list(csv.reader(io.StringIO(stated_text(path)), strict=True))
+        text = io.StringIO(stated_text(path), newline="")
+        table = list(csv.reader(text, strict=True, delimiter=delimiter))
     except csv.Error as error:
-        raise ConfigError(f"{path.name}: not valid CSV ({error}), {_EXPECTED}") from None
+        raise ConfigError(f"{path.name}: not valid CSV ({error}), expected {_EXPECTED}") from None
     rows = [(f"{path.name}, row {i + 1}", row) for i, row in enumerate(table) if row]
     if not rows:
         raise ConfigError(f"{path}: no problems, expected one row for each")
-    if "sent_more" in rows[0][1]:
-        _, keys = rows.pop(0)
-        return [(place, dict(zip(keys, row, strict=False))) for place, row in rows]
+    keys = rows[0][1]
+    _check_widths(rows)
+    if "sent_more" in keys or {"answer", "target"} & set(map(str.lower, keys)):
+        return [(place, dict(zip(keys, row, strict=True))) for place, row in rows[1:]]
     subject = re.sub(r"_(test|dev|val)$", "", path.stem)
     return [
         (place, {"question": row[0], "choices": row[1:-1], "answer": row[-1], "subject": subject})
         for place, row in rows
     ]
+
+
+def _check_widths(rows: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Refuses rows that are cut at other places than the first one."""
+    n = len(rows[0][1])
+    for place, row in rows:
+        if len(row) != n or n == 1:
+            raise ConfigError(
+                f"{place}: got {len(row)} cells, expected {n if n > 1 else 'several'} as in row 1: "
+                "separate them by commas (.csv) or tabs (.tsv), and put one that holds a separator "
+                "into double quotes"
+            )
 
 
 def _problem(fields: dict[str, Any], place: str) -> ChoiceProblem:
@@ -103,9 +118,11 @@ def _problem(fields: dict[str, Any], place: str) -> ChoiceProblem:
             try:
                 return make(fields, place)
             except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-                raise ConfigError(f"{place}: {_said(error)}, {_EXPECTED}") from None
+                raise ConfigError(f"{place}: {_said(error)}, expected {_EXPECTED}") from None
     keys = ", ".join(sorted(fields))[:80] or "of an empty object"
-    raise ConfigError(f"{place}: {benchmark_of(fields) or f'got the keys {keys}'}, {_EXPECTED}")
+    raise ConfigError(
+        f"{place}: {benchmark_of(fields) or f'got the keys {keys}'}, expected {_EXPECTED}"
+    )
 
 
 def _said(error: Exception) -> str:
@@ -113,7 +130,7 @@ def _said(error: Exception) -> str:
 
 
 def _mmlu(fields: Mapping[str, Any], place: str) -> ChoiceProblem:
-    choices = _texts(fields["choices"])
+    choices = _texts(fields["choices"], may_be_empty=True)
     letters = tuple(_LETTERS[: len(choices)])
     lines = [f"{letter}. {choice}" for letter, choice in zip(letters, choices, strict=True)]
     subject = str(fields.get("subject", "")).replace("_", " ").strip()
@@ -127,6 +144,19 @@ def _mmlu(fields: Mapping[str, Any], place: str) -> ChoiceProblem:
         right=_right(fields["answer"], letters),
         heading=f"The following are multiple choice questions (with answers){about}.\n\n",
     )
+
+
+def _lettered(fields: Mapping[str, Any], place: str) -> ChoiceProblem:
+    """Returns a problem whose choices have a key each: A, B and so on."""
+    values = {key.lower(): value for key, value in fields.items()}
+    choices = [values[letter] for letter in _LETTERS.lower() if letter in values]
+    while choices and choices[-1] in ("", None):  # a question with fewer choices than others
+        choices.pop()
+    question = next((values[key] for key in ("question", "input", "prompt") if key in values), None)
+    answer = values.get("answer", values.get("target"))
+    subject = values.get("subject") or ""
+    row = {"question": question, "choices": choices, "answer": answer, "subject": subject}
+    return _mmlu({**fields, **row}, place)
 
 
 def _arc(fields: Mapping[str, Any], place: str) -> ChoiceProblem:
@@ -187,25 +217,27 @@ _FORMS: tuple[
     (lambda fields: "endings" in fields, _hellaswag),
     (lambda fields: "answerKey" in fields, _arc),
     (lambda fields: "choices" in fields and "answer" in fields, _mmlu),
+    (lambda fields: {"a", "b"} <= set(map(str.lower, fields)), _lettered),
 )
 
 
 def _name(fields: Mapping[str, Any], place: str) -> str:
-    return next((str(fields[key]) for key in ("id", "task_id", "ind") if key in fields), place)
+    keys = ("id", "task_id", "ind")
+    return next((str(fields[key]) for key in keys if fields.get(key) is not None), place)
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
+def _text(value: Any, may_be_empty: bool = False) -> str:
+    if not isinstance(value, str) or not (value.strip() or may_be_empty):
         raise ValueError(f"got {shown(value)} in place of text")
     return value
 
 
-def _texts(values: Any) -> tuple[str, ...]:
+def _texts(values: Any, may_be_empty: bool = False) -> tuple[str, ...]:
     if not isinstance(values, list) or not 2 <= len(values) <= len(_LETTERS):
         raise ValueError(
             f"got the choices {shown(values)}, expected a list of 2 to {len(_LETTERS)}"
         )
-    return tuple(_text(value) for value in values)
+    return tuple(_text(value, may_be_empty) for value in values)
 
 
 def _right(answer: Any, labels: Sequence[str]) -> int:

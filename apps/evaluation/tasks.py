@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 
 from edgedec.apps.options.text_files import stated_text
 from edgedec.models.errors import ConfigError
+from edgedec.models.json_lines import json_values
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
 
@@ -94,14 +94,14 @@ def read_problems(path: Path, keys: Sequence[str], limit: int | None = None) -> 
     Raises:
         ConfigError: The file cannot be read, or a line of it is broken.
     """
-    expected = f"expected an object with the texts {', '.join(keys)}"
+    expected = f"an object with the texts {', '.join(keys)}"
     problems: list[Problem] = []
     for place, fields in read_objects(path, expected):
         fields = {key: _lines(value) for key, value in fields.items()}
         for key in keys:
             if not isinstance(fields.get(key), str):
                 got = f"{key} is {fields.get(key)!r}"
-                raise ConfigError(f"{place}: {benchmark_of(fields) or got}, {expected}")
+                raise ConfigError(f"{place}: {benchmark_of(fields) or got}, expected {expected}")
         texts = {key: value for key, value in fields.items() if isinstance(value, str)}
         name = fields.get("task_id", fields.get("unique_id", place))
         problems.append(Problem(str(name), place, texts))
@@ -110,7 +110,7 @@ def read_problems(path: Path, keys: Sequence[str], limit: int | None = None) -> 
 
 
 def read_objects(path: Path, expected: str) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the JSON objects of a file, one a line, each with its place.
+    """Returns the JSON objects of a file, one a line or in one list, each with its place.
 
     expected: what a line should be, for messages.
 
@@ -118,16 +118,9 @@ def read_objects(path: Path, expected: str) -> list[tuple[str, dict[str, Any]]]:
         ConfigError: The file cannot be read, a line is no object, or there is none.
     """
     objects: list[tuple[str, dict[str, Any]]] = []
-    for i, line in enumerate(stated_text(path).split("\n")):
-        if not line.strip():
-            continue
-        place = f"{path.name}:{i + 1}"
-        try:
-            fields: Any = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{place}: not valid JSON ({error}), {expected}") from None
+    for place, fields in json_values(stated_text(path), path.name, expected):
         if not isinstance(fields, dict):
-            raise ConfigError(f"{place}: got {type(fields).__name__}, {expected}")
+            raise ConfigError(f"{place}: got {type(fields).__name__}, expected {expected}")
         objects.append((place, fields))
     if not objects:
         raise ConfigError(f"{path}: no problems, expected one JSON object per line")

@@ -25,6 +25,7 @@ from edgedec.apps.peers import find_mode
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.drafting.stats import DecodeStats, DraftCounts
 from edgedec.runtime.engine.prompt_files import FilePrompt, read_prompts
+from edgedec.runtime.opening.load import load
 
 
 def write(path: Path, *lines: object) -> Path:
@@ -304,3 +305,71 @@ def test_lookup_copies_what_followed_the_latest_occurrence() -> None:
     assert drafts.propose([*tokens, 7, 5, 2, 3], 3) == [7, 5, 2]
     drafts.begin([])
     assert drafts.propose([2, 3], 4) == []
+
+
+USER, REPLY = {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
+RESULT = {"role": "tool", "content": "3", "tool_call_id": "1"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
+
+def shared(*turns: tuple[str, str], by: str = "from") -> dict[str, Any]:
+    """Returns a line of ShareGPT."""
+    return {"conversations": [{by: speaker, "value": text} for speaker, text in turns]}
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (shared(("human", "d"), ("gpt", "e"), ("human", "f")), [USER]),
+        (shared(("system", "s"), ("human", "d"), ("gpt", "e")),
+         [{"role": "system", "content": "s"}, USER]),
+        (shared(("user", "d"), ("assistant", "e"), by="role"), [USER]),
+        ({"conversations": [USER, REPLY]}, [USER]),
+        ({**shared(("human", "d")), "system": "s"}, [{"role": "system", "content": "s"}, USER]),
+        ({"prompt": [USER]}, [USER]),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "d"}]}]}, [USER]),
+        ({"messages": [USER, CALL, RESULT]}, [USER, CALL, RESULT]),
+        ({"messages": [USER, {**REPLY, "name": None}]}, [USER, REPLY]),
+        ({"prompt": "\ud83d hi", "id": None, "category": None, "suffix": None}, "\ufffd hi"),
+        ({"prompt": "\ud83d\ude00"}, "\U0001f600"),
+        ({"prompt": "a\u2028b\x85c"}, "a\u2028b\x85c"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_list", [False, True])
+def test_prompts_as_others_keep_them(
+    tmp_path: Path, line: dict[str, Any], text: object, is_list: bool
+) -> None:
+    path = write(tmp_path / "some.json", json.dumps([line], indent=1) if is_list else line)
+    (prompt,) = read_prompts([path])
+    assert prompt.text == text
+    place = "some.json, item 1" if is_list else "some.json:1"
+    assert (prompt.name, prompt.category, prompt.place) == (place, "some", place)
+
+
+def test_tools_beside_messages_are_part_of_the_prompt(tmp_path: Path, small_bundle: Path) -> None:
+    (prompt,) = read_prompts([write(tmp_path / "p.jsonl", {"messages": [USER], "tools": [TOOL]})])
+    assert prompt.tools == (TOOL,)
+    with load(small_bundle) as engine, pytest.raises(ConfigError, match="leave them out"):
+        prompt.encode(engine, is_chat=True)  # SmolLM2's template shows no tools
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"PAR1\x15\x04\xff", "a Parquet table; write it as JSON lines"),
+        (b"\x1f\x8b\x08", "gzip data; unpack it"),
+        (b"PK\x03\x04\xff", "a ZIP archive or a spreadsheet; unpack it"),
+        (b'{"prompt": "a", "system": "b"}', "a system text stands in messages"),
+        (b'{"prompt": ["a"]}', "a message is 'a', expected a mapping"),
+        (b'{"conversations": [{"from": "human"}]}', "role is None"),
+        (b'{"prompt": "a", "tools": {"name": "f"}}', "tools are .*, expected a list"),
+        (b'[{"prompt": "a"}, 3]', "p.json:1: no prompt"),
+        (b'[{"prompt": "a"},', "p.json:1: not valid JSON"),
+    ],
+)
+def test_prompts_that_cannot_be_read(tmp_path: Path, data: bytes, words: str) -> None:
+    (tmp_path / "p.json").write_bytes(data)
+    with pytest.raises(ConfigError, match=words):
+        read_prompts([tmp_path / "p.json"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -80,6 +81,99 @@ def test_csv_forms_are_read(tmp_path: Path) -> None:
     )
     (pair,) = read_choices(tmp_path / "crows.csv")
     assert pair.choices == ("He leads.", "She leads.")
+
+
+ROW = {"question": "Who?", "A": "a", "B": "b", "C": "c", "D": "d", "answer": "B"}
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        # cells that readers of tables take for missing values or numbers
+        ("Who?,None,N/A,NA,nan,B\nWho?,null,#N/A,,TRUE,C\nWho?,0.10,1e3,007,-0,A\n",
+         ["Who?|None|N/A|NA|nan|B", "Who?|null|#N/A||TRUE|C", "Who?|0.10|1e3|007|-0|A"]),
+        ('"He said ""x, y"", \nand left.","a,b",c,d,e,B\n',
+         ['He said "x, y", \nand left.|a,b|c|d|e|B']),
+        ('"two\r\nlines",a,b,c,d,B\r\nQ,a,b,c,d,A\r\n', ["two\r\nlines|a|b|c|d|B", "Q|a|b|c|d|A"]),
+        ('5 \u00d7 6\u2028=?,\u2212030,\'quoted\',"inner ""q""",d,B\n',
+         ['5 \u00d7 6\u2028=?|\u2212030|\'quoted\'|inner "q"|d|B']),
+        ("  padded  ,a , b,c,d,B\n\n\n", ["  padded  |a | b|c|d|B"]),
+        ("Who?,a,b,c,d,B\rQ,a,b,c,d,A\r", ["Who?|a|b|c|d|B", "Q|a|b|c|d|A"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["law_test.csv", "law_test.CSV", "law_test.tsv"])
+def test_cells_of_tables_stay_what_they_are(
+    tmp_path: Path, text: str, rows: list[str], name: str
+) -> None:
+    """Cells are those of pandas 3, which MMLU's authors use, with ``keep_default_na=False``."""
+    path, table = tmp_path / name, [row.split("|") for row in rows]
+    if name.endswith("tsv"):
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, delimiter="\t").writerows(table)
+    else:
+        path.write_bytes(text.encode())
+    problems = read_choices(path)
+    assert len(problems) == len(table)
+    for problem, (question, *choices, answer) in zip(problems, table, strict=True):
+        lines = [f"{letter}. {choice}" for letter, choice in zip("ABCD", choices, strict=True)]
+        assert problem.prompt == "\n".join([question.strip(), *lines, "Answer:"])
+        assert problem.labels[problem.right] == answer
+        assert problem.heading.endswith("about law.\n\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "n_choices", "name", "about"),
+    [
+        ("question,A,B,C,D,answer\nWho?,a,b,c,d,B\n", 4, "d.csv, row 2", ""),
+        # OpenAI's simple-evals and MMMLU
+        (",Question,A,B,C,D,Answer,Subject\n0,Who?,a,b,c,d,B,high_school_law\n", 4,
+         "d.csv, row 2", " about high school law"),
+        # C-Eval, Kaggle's science exam, a question with fewer choices than others
+        ("id,question,A,B,C,D,answer,explanation\n7,Who?,a,b,c,d,B,\n", 4, "7", ""),
+        ("id,prompt,A,B,C,D,E,answer\n0,Who?,a,b,c,d,e,B\n", 5, "0", ""),
+        ("id,prompt,A,B,C,D,E,answer\n0,Who?,a,b,c,d,,B\n", 4, "0", ""),
+        (json.dumps(ROW), 4, "d.jsonl:1", ""),
+        (json.dumps({"input": "Who?", "A": "a", "B": "b", "target": "B"}), 2, "d.jsonl:1", ""),
+        (json.dumps({**ROW, "E": None, "id": None}), 4, "d.jsonl:1", ""),
+        (json.dumps([ROW, {**ROW, "id": 3}], indent=1), 4, "d.jsonl, item 1", ""),
+        (json.dumps({"question": "Who?", "choices": ["a", "b", ""], "answer": 1}), 3,
+         "d.jsonl:1", ""),
+    ],
+)  # fmt: skip
+def test_choices_by_their_letters(
+    tmp_path: Path, text: str, n_choices: int, name: str, about: str
+) -> None:
+    path = tmp_path / ("d.jsonl" if text[0] in "{[" else "d.csv")
+    path.write_text(text)
+    problem = read_choices(path)[0]
+    assert problem.prompt.startswith("Who?\nA. a\nB. b")
+    assert (problem.name, problem.right, len(problem.choices)) == (name, 1, n_choices)
+    assert problem.heading == (
+        f"The following are multiple choice questions (with answers){about}.\n\n"
+    )
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('Who?, "a, b",c,d,e,B\nWho?,a,b,c,d,A\n', "row 2: got 6 cells, expected 7"),
+        ("Who?,a,b,c,d,B\nWho?,a,b,C\n", "row 2: got 4 cells, expected 6"),
+        ("Who?;a;b;c;d;B\n", "row 1: got 1 cells, expected several"),
+        ('Who?,"a"x,b,c,d,B\n', "not valid CSV"),
+        ('Who?,"a,b,c,d,B\n', "not valid CSV"),
+        ("Who?,a,b,c,d,b\n", "the right answer is 'b'"),
+        ("Who?,a,b,c,d,B\n,,,,,\n", "row 2: got '' in place of text"),
+        ("question,subject,choices,answer\nWho?,law,\"['a' 'b']\",1\n", "expected a list of 2"),
+        ("question,answer\nWho?,B\n", "got the keys answer, question"),
+        ("id,question,A,B,answer\n1,Q,a,b,A\n1,Q,a,b,A\n", "row 3: task_id '1' is that of"),
+    ],
+)
+def test_tables_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "d_test.csv").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_choices(tmp_path / "d_test.csv")
+    assert message in str(error.value)
 
 
 @pytest.mark.robustness
