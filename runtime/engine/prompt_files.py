@@ -158,7 +158,7 @@ def _text(fields: dict[str, Any], place: str) -> str | list[dict[str, Any]] | No
     if not isinstance(messages, list) or not messages:
         return None
     if "conversations" in fields:
-        messages = _asked(messages)
+        messages = _first_messages(messages)
     if system:
         messages = [{"role": "system", "content": system}, *messages]
     try:
@@ -167,7 +167,7 @@ def _text(fields: dict[str, Any], place: str) -> str | list[dict[str, Any]] | No
         raise ConfigError(f"{place}: no prompt: {error}") from None
 
 
-def _asked(conversation: Sequence[Any]) -> list[Any]:
+def _first_messages(conversation: Sequence[Any]) -> list[Any]:
     """Returns the messages of ShareGPT before the first answer."""
     messages: list[Any] = []
     for turn in conversation:
