@@ -24,6 +24,7 @@ from edgedec.runtime.sampling.schema_narrowing import (
     without_literal_patterns,
     without_patterns,
 )
+from edgedec.runtime.sampling.schema_patterns import with_plain_classes
 from edgedec.runtime.sampling.schema_recursion import endless, without_endless
 from edgedec.runtime.sampling.schema_ways import UnsupportedKeywordError
 
@@ -136,7 +137,8 @@ def one_line(text: str) -> str:
 
 def _of_schema(text: str, check: Callable[[Grammar], str]) -> tuple[Grammar, str]:
     """Returns the grammar of a schema, or of one that says the same in other words."""
-    schema, first = with_real_days(without_literal_patterns(read_schema(text))), ""
+    read = with_plain_classes(read_schema(text))
+    schema, first = with_real_days(without_literal_patterns(read)), ""
     for variant in _in_other_words(schema):
         grammar, reason = _checked(variant, text, check)
         reason = reason or endless(variant)

@@ -58,7 +58,6 @@ _MAX_UNIQUE = 4
 """Maximum number of values for which all arrays without repetition are listed."""
 _MAX_PLACES = 8
 """Places of an array at which the first item that is contained may be."""
-_LITERAL = re.compile(r"\^([\w \-]+)\$")
 
 
 def narrowed(schema: Schema) -> Schema:
