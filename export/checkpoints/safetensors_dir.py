@@ -20,6 +20,7 @@ from edgedec.export.checkpoints.hub import PICKLES, TEMPLATE_FILES
 from edgedec.export.checkpoints.json_files import read_fields, read_text
 from edgedec.export.checkpoints.mlx_matrices import mlx_places, with_mlx_experts
 from edgedec.export.checkpoints.newer_reading import read_otherwise
+from edgedec.export.checkpoints.packing_files import with_packing
 from edgedec.export.checkpoints.published import (
     SAMPLING_KEYS,
     TEMPLATE_NAMES,
@@ -146,7 +147,8 @@ class HuggingFaceTexts:
         """
         self.name = name or folder.resolve().name
         self._folder = folder
-        self._fields = with_class_sizes(text_part(read_fields(folder, "config.json")))
+        fields = text_part(with_packing(folder, read_fields(folder, "config.json")))
+        self._fields = with_class_sizes(fields)
 
     @property
     def licence(self) -> str | None:

@@ -315,6 +315,8 @@ def _fp8_block(size: int, n_scales: int, block: Any) -> Any:
 def _packed(tensors: dict[str, Any], stem: str, config: Fields) -> dict[str, QuantisedMatrix]:
     settings = config.table("quantization_config")
     method = settings.text("quant_method")
+    settings.refuse("checkpoint_format", "gptq", "gptq_v2")
+    settings.refuse("is_marlin_format", False)
     settings.refuse("bits", *((2, 4, 8) if method == "gptq" else (4,)))
     if method not in ("gptq", "awq"):
         settings.fail("quant_method", method, "'gptq' or 'awq'")
@@ -328,13 +330,28 @@ def _packed(tensors: dict[str, Any], stem: str, config: Fields) -> dict[str, Qua
         )
     words, zeros, scales = (tensors.pop(name) for name in names)
     groups = tensors.pop(f"{stem}.g_idx", None)
-    lacks_one = not is_awq and settings.text("checkpoint_format", "gptq") == "gptq"
     n_bits = 4 if is_awq else _gptq_bits(stem, words, zeros)
     if not settings.get("dynamic") and settings.get("bits") not in (None, n_bits):
         settings.fail("bits", settings.get("bits"), f"{n_bits}, as {stem} has")
-    matrix = PackedMatrix(words, zeros, scales, groups, is_awq, int(lacks_one), n_bits)
+    offset = 0 if is_awq else _gptq_zero_offset(zeros, n_bits, settings)
+    matrix = PackedMatrix(words, zeros, scales, groups, is_awq, offset, n_bits)
     _check(stem, matrix)
     return {f"{stem}.weight": matrix}
+
+
+def _gptq_zero_offset(zeros: StoredTensor, n_bits: int, settings: Fields) -> int:
+    """Returns what stored zeros lack: one, unless the format says otherwise.
+
+    Some packers state the wrong format. Zeros of symmetric codes are in the middle, so that they
+    show it.
+    """
+    words = np.ascontiguousarray(zeros.values()).view(np.uint32)
+    if settings.flag("sym", True) and words.size and (words == words.flat[0]).all():
+        middle = 1 << n_bits - 1
+        stored = set(_columns(words.reshape(-1, 1)[:1], False, n_bits).flat)
+        if stored in ({middle - 1}, {middle}):
+            return middle - int(stored.pop())
+    return int(settings.text("checkpoint_format", "gptq") == "gptq")
 
 
 def _gptq_bits(stem: str, words: StoredTensor, zeros: StoredTensor) -> int:

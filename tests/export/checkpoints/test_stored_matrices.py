@@ -126,8 +126,9 @@ def gptq(
     is_ordered: bool = False,
     has_bias: bool = False,
     bits: Callable[[str], int] = lambda module: 4,
+    lacks: int = 1,
 ) -> Packer:
-    """Returns a packer in AutoGPTQ's layout, zeros stored less one. bits: of a module."""
+    """Returns a packer in AutoGPTQ's layout. bits: of a module. lacks: what stored zeros lack."""
 
     def pack(weight: torch.Tensor, module: str) -> dict[str, torch.Tensor]:
         n, k = weight.shape
@@ -139,7 +140,7 @@ def gptq(
             code, values, index = code[:, shuffle], values[:, shuffle], index[shuffle]
         parts = {
             "qweight": as_words(code.T, n_bits), "scales": scale.T, "g_idx": index,
-            "qzeros": as_words(zero - 1, n_bits).T,  # words along rows, then groups first
+            "qzeros": as_words(zero - lacks, n_bits).T,  # words along rows, then groups first
             "expected": values,
         }  # fmt: skip
         return {**parts, **({"bias": torch.zeros(n)} if has_bias else {})}
@@ -191,6 +192,81 @@ def test_packed_matrices(tmp_path: Path, pack: Packer, stated: Any, held: str) -
     errors = measure_errors(checkpoint, Quantized(checkpoint, "keep"))
     assert len(errors) == (len(SHAPES) if held == "f32" else 0)
     assert set(expected) < set(matrices(checkpoint.config))
+
+
+V1, V2 = ({**GPTQ, "checkpoint_format": name} for name in ("gptq", "gptq_v2"))
+
+
+@pytest.mark.parametrize(
+    ("pack", "stated"),
+    [
+        (gptq(128, lacks=0), V2),
+        (gptq(128, lacks=1), V1),
+        # what packers state wrongly: symmetric codes have their zero in the middle
+        (gptq(128, lacks=0), V1),
+        (gptq(128, lacks=0), GPTQ),
+        (gptq(128, lacks=0), {**GPTQ, "sym": True}),
+        (gptq(128, lacks=1), V2),
+        (gptq(128, bits=lambda module: 8, lacks=0), {**V1, "bits": 8}),
+        (gptq(128, bits=lambda module: 2, lacks=0), {**V1, "bits": 2}),
+        # zeros of others are as stated
+        (gptq(128, False, lacks=0), {**V2, "sym": False}),
+        (gptq(128, False, lacks=1), {**V1, "sym": False}),
+        (gptq(128, False, lacks=0), V2),
+        (gptq(128, True, lacks=0), {**V2, "sym": False}),
+        (gptq(128, True, lacks=1), {**V1, "sym": False}),
+    ],
+)
+def test_zeros_of_gptq_are_counted_as_they_are_stored(
+    tmp_path: Path, pack: Packer, stated: Any
+) -> None:
+    expected = write(tmp_path, pack, **stated)
+    checkpoint = open_checkpoint(str(tmp_path))
+    for name, values in expected.items():
+        np.testing.assert_array_equal(float_rows(checkpoint, name, 0, len(values)), values)
+
+
+@pytest.mark.parametrize(
+    ("name", "pack", "stated"),
+    [
+        ("quantize_config.json", gptq(128),
+         {"bits": 4, "group_size": 128, "damp_percent": 0.01, "desc_act": False, "sym": True}),
+        ("quantize_config.json", gptq(128, False, lacks=0), {**V2, "sym": False}),
+        ("quantize_config.json", gptq(128, bits=lambda module: 8), {"bits": 8, "group_size": 128}),
+        ("quant_config.json", awq(128),
+         {"zero_point": True, "q_group_size": 128, "w_bit": 4, "version": "GEMM"}),
+    ],
+)  # fmt: skip
+def test_packing_may_be_stated_in_a_file_of_its_own(
+    tmp_path: Path, name: str, pack: Packer, stated: Any
+) -> None:
+    expected = write(tmp_path, pack)
+    (tmp_path / name).write_text(json.dumps(stated))
+    checkpoint = open_checkpoint(str(tmp_path))
+    for matrix, values in expected.items():
+        np.testing.assert_array_equal(float_rows(checkpoint, matrix, 0, len(values)), values)
+
+
+@pytest.mark.robustness
+@pytest.mark.parametrize(
+    ("name", "stated", "words"),
+    [
+        ("quantize_config.json", {"bits": 3}, "quantization_config.bits is 3"),
+        ("quantize_config.json", {"bits": 4, "is_marlin_format": True}, "is_marlin_format is True"),
+        ("quantize_config.json", {"bits": 4, "checkpoint_format": "marlin"}, "format is 'marlin'"),
+        ("quantize_config.json", [], "is not a table"),
+        ("quant_config.json", {"w_bit": 4, "version": "GEMV"}, "version is 'GEMV'"),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "W4A8_AWQ"}}, "is 'W4A8_AWQ'"),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "MXFP8"}}, "is 'MXFP8'"),
+    ],
+)
+def test_packing_in_a_file_of_its_own_that_is_not_read(
+    tmp_path: Path, name: str, stated: Any, words: str
+) -> None:
+    write(tmp_path, gptq(128))
+    (tmp_path / name).write_text(json.dumps(stated))
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=words):
+        open_checkpoint(str(tmp_path))
 
 
 def in_experts(pack: Packer, n: int) -> Packer:
