@@ -32,10 +32,10 @@ class HiddenText(str):
 
     _shown: str
 
-    def __new__(cls, hidden: str, shown: str) -> Self:
-        """Returns ``hidden``, which is tested as ``shown`` is."""
+    def __new__(cls, hidden: str, shown: str | None = None) -> Self:
+        """Returns ``hidden``, which is tested as ``shown`` is, by default as itself."""
         made = super().__new__(cls, hidden)
-        made._shown = shown
+        made._shown = hidden if shown is None else shown
         return made
 
     def __contains__(self, text: object) -> bool:
@@ -52,6 +52,9 @@ class HiddenText(str):
     def strip(self, *args: Any) -> str:
         """Returns the text without blanks at its ends; tests hold as before."""
         return HiddenText(super().strip(*args), self._shown.strip(*args))
+
+
+HiddenText.__name__, HiddenText.__module__ = "str", "builtins"  # which errors of templates name
 
 
 class SpecialTokenEscape:

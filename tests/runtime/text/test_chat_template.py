@@ -9,6 +9,8 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgedec.models.errors import SessionError
 from edgedec.runtime.text.chat_template import ChatTemplate, SpecialTokenEscape
@@ -159,3 +161,31 @@ def test_bad_messages(backend: tokenizers.Tokenizer) -> None:
     for nonsense in ([], [1, {"role": "user"}], [True], 3.5):
         with pytest.raises(SessionError, match=r"^the prompt is .*, expected text"):
             encode(nonsense)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "c.foo.bar", "c + 1", "1 - c", "c()", "c.items()", "c < 3", "c.a.b", "c['a']['b']",
+        "c|round", "[c] + c.a", "c ~ c.a.b",
+    ],
+)  # fmt: skip
+def test_errors_name_texts_as_jinja_does(backend: tokenizers.Tokenizer, expression: str) -> None:
+    """Judged by jinja2 with a plain string."""
+    source = f"{{% set c = messages[0].content %}}{{{{ {expression} }}}}"
+    messages = [{"role": "user", "content": "hey"}]
+    with pytest.raises((TypeError, TemplateError)) as of_jinja:
+        ImmutableSandboxedEnvironment().from_string(source).render(messages=messages)
+    with pytest.raises(SessionError) as caught:
+        encoder(backend, source).encode(messages)
+    assert str(caught.value) == f"the chat template failed: {of_jinja.value}"
+
+
+@pytest.mark.parametrize("expression", ["c.format('x')", "c.format(a=1)", "c|format", "c * 2"])
+def test_contents_are_formatted_as_texts_are(
+    backend: tokenizers.Tokenizer, expression: str
+) -> None:
+    source = f"{{% set c = messages[0].content %}}{{{{ {expression} }}}}"
+    messages = [{"role": "user", "content": "hey"}]
+    expected = ImmutableSandboxedEnvironment().from_string(source).render(messages=messages)
+    assert encoder(backend, source).render(messages) == expected
