@@ -32,11 +32,11 @@ def with_packing(folder: Path, fields: Fields) -> Fields:
     if fields.get("quantization_config") is not None:
         return fields
     for name, method in _METHODS.items():
-        stated: Mapping[str, Any] = read_fields(folder, name, is_optional=True).values
-        if method == "modelopt" and isinstance(inner := stated.get("quantization"), Mapping):
-            stated = inner
-        if stated:
-            settings = {_USUAL_KEYS.get(key, key): value for key, value in stated.items()}
+        in_file: Mapping[str, Any] = read_fields(folder, name, is_optional=True).values
+        if method == "modelopt" and isinstance(inner := in_file.get("quantization"), Mapping):
+            in_file = inner
+        if in_file:
+            settings = {_USUAL_KEYS.get(key, key): value for key, value in in_file.items()}
             packing = {"quant_method": method, **settings}
             values = {**fields.values, "quantization_config": packing}
             return Fields(values, fields.origin, CheckpointError)
