@@ -6,7 +6,8 @@ draft vocabulary; `d2t` is what to add to its ids for the model's, `t2d` says wh
 tokens it has.
 
 Source: sgl-project/SpecForge ``llama3_eagle.py``, sgl-project/sglang ``llama_eagle3.py`` and
-``set_eagle3_layers_to_capture`` (Apache-2.0); Tencent/AngelSlim has the same layout.
+``set_eagle3_layers_to_capture`` (Apache-2.0); Tencent/AngelSlim has the same layout. Their keys for
+other norms are refused, and so is what vllm-project/speculators trains, which has these norms.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +43,16 @@ from edgedec.models.quant import PlainTensor
 
 _OTHER = {"d2t", "t2d", "embed_tokens.weight"}
 _NAMES = {INPUT: "fc.weight", STATE_NORM: "layers.0.hidden_norm.weight"}
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "fc_norm": (False,),
+    "norm_before_fc": (False,),
+    "norm_before_residual": (False,),
+    "norm_output": (True,),
+    "parallel_drafting": (False,),
+    "transformer_layer_config": (),
+}
+"""Keys of a config.json -> their values in heads that are read."""
+
 _N_COMPARED, _MIN_COSINE = 256, 0.9
 """Rows of the embedding that are compared, and how alike they are at least: 4 bits give 0.99."""
 
@@ -168,9 +180,14 @@ def read_eagle3(folder: Path) -> Eagle3Folder:
             f"{name} is no EAGLE-3 head, but {', '.join(classes) or 'nothing'}: name a folder "
             "whose config.json says LlamaForCausalLMEagle3, or a file of `train head --head-file`"
         )
+    for key, harmless in _PLAIN.items():
+        fields.refuse(key, *harmless)
     files = sorted(folder.glob("*.safetensors"))
     if len(files) != 1:
-        raise CheckpointError(f"{name} has {len(files)} safetensors files, expected one")
+        raise CheckpointError(
+            f"{name} has {len(files)} safetensors files, expected one: convert a file of PyTorch "
+            "with safetensors.torch.save_file"
+        )
     stored = read_tensors(files[0])
     tensors = {key.replace("midlayer.", "layers.0."): tensor for key, tensor in stored.items()}
     head = tensors.get("lm_head.weight")

@@ -23,7 +23,7 @@ from edgedec.export.pipeline import export
 from edgedec.export.verifying.verify import compare_logits
 from edgedec.kernels import has_library
 from edgedec.models.draft_heads import EAGLE3, OUTPUT, head_features, own_features
-from edgedec.models.errors import CheckpointError
+from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.sequences.passes import Pass
@@ -181,7 +181,10 @@ def test_the_graph_computes_what_torch_does(
 def test_eight_bits_and_unordered_ids_say_the_same(
     toy: Toy, oracle: Oracle, tmp_path: Path
 ) -> None:
-    """AngelSlim's files may have the layer as `layers.0`, and ids in any order."""
+    """AngelSlim's heads say that their LM head is tied, which it is not.
+
+    Files may have the layer as `layers.0`, and ids in any order.
+    """
     order = torch.randperm(N_DRAFT, generator=torch.Generator().manual_seed(1))
     ids = (oracle.tensors["d2t"] + torch.arange(N_DRAFT))[order]
     renamed = {
@@ -196,7 +199,8 @@ def test_eight_bits_and_unordered_ids_say_the_same(
         "lm_head.weight": oracle.tensors["lm_head.weight"][order],
         "embed_tokens.weight": oracle.embedding.weight.detach(),
     }
-    folder = oracle.write(tmp_path / "head", **renamed, **changes)
+    published = {"architectures": ["Eagle3LlamaForCausalLM"], "tie_word_embeddings": True}
+    folder = oracle.write(tmp_path / "head", published, **renamed, **changes)
     export(ExportConfig(str(toy.folder), tmp_path / "b", head=folder))
     entry = read_manifest(tmp_path / "b").head
     assert entry is not None
@@ -244,6 +248,11 @@ def test_text_stays_that_of_plain_decoding(
         ({"num_hidden_layers": 2}, {}, "this has 2 layers"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 1, 0]}}, {}, "three rising"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 9]}}, {}, "9"),
+        ({"fc_norm": True}, {}, "fc_norm is True, only False is supported"),
+        ({"norm_before_residual": True}, {}, "norm_before_residual is True, only False"),
+        ({"norm_before_fc": True}, {}, "norm_before_fc is True, only False"),
+        ({"norm_output": False}, {}, "norm_output is False, only True"),
+        ({"transformer_layer_config": {"hidden_size": 40}}, {}, "only its absence is supported"),
         ({}, {"d2t": lambda t: t + 60}, r"d2t: head id \d+ is no token, expected 0 to 96"),
         ({}, {"d2t": lambda t: -torch.arange(len(t))}, "d2t: .* rising ids without repeats"),
         ({}, {"d2t": lambda t: t[:-1]}, r"d2t is I64\[40\], expected I64\[41\]"),
@@ -270,6 +279,6 @@ def test_heads_of_other_models_and_damaged_ones_are_refused(
 ) -> None:
     changed = {name: change(oracle.tensors.get(name)) for name, change in tensors.items()}
     folder = oracle.write(tmp_path / "head", config, **changed)
-    with pytest.raises(CheckpointError, match=expected):
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=expected):
         export(ExportConfig(str(toy.folder), tmp_path / "b", head=folder))
     assert not (tmp_path / "b").exists()
