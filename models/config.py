@@ -144,7 +144,8 @@ class ModelConfig:
         which has no head, all rows; so in an embedder, an encoder by itself; in a masked model,
         which fills masks in, all rows of its pass and all before them. mask_token: what stands
         where a token is to be found. predicts_next: the logits of a row are of the token behind it,
-        as those of other models are, not of its own.
+        as those of other models are, not of its own. drafts_in_one_pass: a decoder was trained to
+        say beside mask tokens what follows in their places.
     n_token_types: rows of the table of token types; texts have type 0. 0: there is no table.
     suppressed_tokens: those that are never written, rising; a trimmed head has them all the same.
     n_streams: residual streams of AltUp, see `families.gemma3n`. laurel_rank: of its products.
@@ -205,6 +206,7 @@ class ModelConfig:
     stack: Stack = "decoder"
     mask_token: int = 0
     predicts_next: bool = False
+    drafts_in_one_pass: bool = False
     n_distance_buckets: int = 0
     max_distance: int = 0
     encoder: ModelConfig | None = None

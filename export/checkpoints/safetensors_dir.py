@@ -83,6 +83,11 @@ _BUFFERS = re.compile(
 )
 """What training and other runtimes leave in files: tables and states, scales of an FP8 KV cache,
 and the head that rates texts for reinforcement learning. None changes a logit."""
+_PARD2 = "pard2"
+_WITHOUT_STATES = (
+    "what PARD 2 adds of the target model's hidden states (target_proj in warp_model.bin) is left "
+    "out: it drafts from the text alone, the mode without a target"
+)
 _DRAFT_PART = "mtp."
 _STACKED_EXPERTS = {"qwen3_5_moe_text"}
 """Families whose publishers have the gates and up projections of all experts in one tensor."""
@@ -344,6 +349,8 @@ class HuggingFaceCheckpoint(HuggingFaceTexts):
             check_weights(self.config.family, self._map, shapes, frozenset(ignorable))
             _check_floats(self._map, self._tensors)
             self._add_draft_layer(all_tensors)
+            if self._fields.get("spd_type") == _PARD2 or self._fields.get(_PARD2):
+                self.left_out = _WITHOUT_STATES
         except ConfigError as error:
             raise CheckpointError(f"{self.name}: {error}") from None
         except EdgedecError as error:

@@ -64,6 +64,9 @@ def configure(model: RecipeModel) -> None:
     model.context = context or min(usual, config.max_positions)
     if model.kind == DRAFT_MODEL:
         model.context = min(model.context, config.max_positions)
+        model.warnings += [
+            f"{model.source.name}: {line}" for line in [model.source.left_out] if line
+        ]
     if model.context > config.max_positions:
         raise ConfigError(
             f"context {model.context} is more than the {config.max_positions} positions "

@@ -34,6 +34,7 @@ _SAME_ACTIVATIONS = {"silu": ("swish",)}
 HAS_O_BIAS = "has_o_proj_bias"
 """A key that readers of checkpoints add: whether there are biases ``o_proj.bias``."""
 _ORIGINAL = "original_max_position_embeddings"
+_PARD_TOKEN = "pard_token"
 _THETA, _USUAL_THETA = "rope_theta", 10000.0
 
 
@@ -109,7 +110,7 @@ def hf_decoder(
     head_size = fields.integer("head_dim", hidden_size // max(n_heads, 1))
     rotary_size = _rotary_size(fields, head_size, can_rotate_partly)
     theta, scaling = hf_rope(fields, rotary_size or head_size)
-    return ModelConfig(
+    config = ModelConfig(
         family=family,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden_size,
@@ -129,6 +130,18 @@ def hf_decoder(
         has_mlp_bias=fields.flag("mlp_bias", False),
         is_head_tied=fields.flag("tie_word_embeddings", False),
     )
+    return _with_pard_token(fields, config)
+
+
+def _with_pard_token(fields: Fields, config: ModelConfig) -> ModelConfig:
+    """Returns ``config`` with the mask token of a draft model that AMD's PARD trained.
+
+    Source: AMD-AGI/PARD ``pard_train.py``, which writes -1 where there is none.
+    """
+    if fields.get(_PARD_TOKEN) in (None, -1):
+        return config
+    token = fields.integer(_PARD_TOKEN, least=0, most=config.vocab_size - 1)
+    return dataclasses.replace(config, mask_token=token, drafts_in_one_pass=True)
 
 
 def _max_positions(fields: Fields) -> int:

@@ -21,6 +21,7 @@ class DraftRole:
     target model has logits for. recall: called with a sequence and a text in draft tokens; it may
     fill the KV cache with a prefix of it. release: called with the model when nobody needs it.
     mapped: what predicts its keys and values from the target model's, if anything does.
+    mask_token: what stands where it is to say a token, if it drafts in one pass.
     """
 
     pool: SequencePool
@@ -29,6 +30,7 @@ class DraftRole:
     recall: Callable[[TokenSequence, Sequence[int]], None] = lambda sequence, text: None
     release: Callable[[Model], None] = lambda model: model.close()
     mapped: DraftKVMaps | None = None
+    mask_token: int | None = None
 
     @contextmanager
     def lent(self, text: Sequence[int], group: str = "") -> Iterator[TokenSequence]:

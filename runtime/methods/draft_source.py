@@ -70,7 +70,11 @@ class DraftSource:
         pool = self.memory.open(DRAFT, model, self.context)
         recall = partial(self.memory.recall, DRAFT)
         mapped = self.mapped and self.mapped(SequencePool(model, self.context))
-        return DraftRole(pool, token_map, self.target_vocab_size, recall, release_model, mapped)
+        config = self.entry.config
+        mask_token = config.mask_token if config.drafts_in_one_pass else None
+        return DraftRole(
+            pool, token_map, self.target_vocab_size, recall, release_model, mapped, mask_token
+        )
 
     def _token_map(self) -> TokenMap:
         entry, size = self.entry, self.entry.config.vocab_size

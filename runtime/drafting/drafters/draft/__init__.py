@@ -12,7 +12,12 @@ def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
     from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
 
     assert parts.draft is not None
-    drafter = DraftModelDrafter(parts.draft())
+    role = parts.draft()
+    if role.mask_token is not None:
+        from edgedec.runtime.drafting.drafters.draft.parallel import ParallelDrafter
+
+        return ParallelDrafter(role, role.mask_token)
+    drafter = DraftModelDrafter(role)
     if split is None:
         return drafter
     from edgedec.runtime.drafting.drafters.draft.overlapped import OverlappedDrafter
