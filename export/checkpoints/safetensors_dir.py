@@ -38,6 +38,8 @@ from edgedec.export.checkpoints.sentence_files import (
     PublishedEmbedding,
     read_sentence_files,
 )
+from edgedec.export.checkpoints.sentencepiece_tokenizer import cut_otherwise
+from edgedec.export.checkpoints.sentencepiece_vocabulary import read_model_file
 from edgedec.export.checkpoints.stored_matrices import (
     Fp4Experts,
     QuantisedMatrix,
@@ -227,7 +229,8 @@ class HuggingFaceTexts:
     def _read_otherwise(self) -> tuple[str, ...]:
         whole = self._folder / "tokenizer.json"
         if not whole.is_file():
-            return ()
+            model = self._folder / "tokenizer.model"
+            return cut_otherwise(read_model_file(model)) if model.is_file() else ()
         special = self.special
         parts = read_otherwise(
             _checked_tokenizer(whole),

@@ -124,6 +124,23 @@ def _check_characters(vocabulary: Vocabulary) -> None:
         )
 
 
+def cut_otherwise(vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Returns a line if texts with user-defined symbols get other ids than from SentencePiece.
+
+    Symbols are found before blanks are put in front of texts or taken away, not behind that.
+    """
+    symbols = [
+        piece for _, piece in vocabulary.of_kind(USER_DEFINED) if piece.strip(f"{BLANK} \t\n")
+    ]
+    if not symbols or not (vocabulary.has_prefix or vocabulary.trims):
+        return ()
+    return (
+        f"{vocabulary.origin}: blanks beside user-defined symbols such as {symbols[0][:40]!r} get "
+        "other ids than from SentencePiece: take a directory with a tokenizer.json if prompts hold "
+        "such symbols",
+    )
+
+
 def _merged(pieces: Sequence[str]) -> set[str]:
     """Returns the pieces that merging reaches from characters, pieces or not."""
     merged: set[str] = set()

@@ -13,7 +13,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
-from edgedec.export.checkpoints.sentencepiece_tokenizer import BLANK, sentencepiece_document
+from edgedec.export.checkpoints.sentencepiece_tokenizer import (
+    BLANK,
+    cut_otherwise,
+    sentencepiece_document,
+)
 from edgedec.export.checkpoints.sentencepiece_vocabulary import Vocabulary, read_model_file
 from edgedec.export.checkpoints.tokenizer_model import build_from_model
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
@@ -42,6 +46,12 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "unigram": {"model_type": "unigram", "byte_fallback": True, **PLAIN},
     "t5": {"model_type": "unigram", "normalization_rule_name": "nmt_nfkc"},
+    "symbols": {**BPE, "user_defined_symbols": ["<sep>", "2024"]},
+    "symbols of unigrams": {
+        "model_type": "unigram",
+        "normalization_rule_name": "nmt_nfkc_cf",
+        "user_defined_symbols": ["<SEP>", "<sep>"],
+    },
 }
 Trained = tuple[Path, Any]
 
@@ -114,6 +124,19 @@ def test_unigram_ids(trained: Any, strings: list[str], kind: str) -> None:
             )
             n_ties += 1
     assert n_ties < len(strings) // 100
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma", "symbols", "symbols of unigrams"])
+def test_texts_that_sentencepiece_cuts_otherwise_are_named(trained: Any, kind: str) -> None:
+    path, theirs = trained(kind)
+    vocabulary = read_model_file(path)
+    ours = tokenizer_of(vocabulary)
+    symbols = ("<sep>", "<SEP>", "<table>", "2024")
+    texts = [text for s in symbols for text in (f"{s}a", f"a {s}b", f"a{s} b", f"{s} {s}", s)]
+    is_cut_otherwise = any(
+        ours.encode(text, add_special_tokens=False).ids != theirs.encode(text) for text in texts
+    )
+    assert bool(cut_otherwise(vocabulary)) == is_cut_otherwise == kind.startswith("symbols")
 
 
 def gguf_metadata(path: Path, tokenizer_model: str, tiny: Any) -> dict[str, Any]:
