@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -109,3 +110,53 @@ def test_templates_of_one_call_are_given_a_message_for_each(
     """As gpt-oss's, which shows the first call alone, and refuses a thought beside text."""
     encoder = PromptEncoder(tokenizer, ChatTemplate(ONE_CALL))
     assert encoder.render([{"role": "user", "content": "hi"}, *messages]) == f"<hi>{expected}"
+
+
+SHOWN_CALLS = {
+    "tojson": "{{ f.arguments | tojson }}",
+    "guarded": "{% if f.arguments is string %}{{ f.arguments }}{% else %}{{ f.arguments | tojson }}"
+               "{% endif %}",
+    "items": "{% for k, v in f.arguments | items %}<{{ k }}>{{ v if v is string else v | tojson }}"
+             "{% endfor %}",
+    "call": "{{ m.tool_calls | tojson }}",
+    "result": "{{ messages[2].content }}{{ messages[2].content | tojson }}",
+    "tool": "{{ tools[0] | tojson(indent=2) }}",
+}  # fmt: skip
+ARGUMENTS = [
+    '{"a": {"b": [1, {"c": null}]}}', '{"s": "<b> & \'q\' \\"d\\""}', "{}", '{"z": 1, "a": true}',
+    '{"n": 12345678901234567890, "f": 1e20, "g": 0.1, "h": 1.0, "z": -0.0, "e": 1E5, "t": 1.10}',
+    '{"u": "\u65e5\u672c \\u00e9 \U0001f600"}', '{"nl": "a\\nb\\tc"}', '{ "sp" :  1 }',
+    '{"x": "{\\"y\\": 1}"}', '{"p": "C:\\\\dir\\/x"}', '{"l": "\u2028"}', '{"c": "\\u0000\\u001f"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shown", SHOWN_CALLS)
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+@pytest.mark.parametrize("is_text", [False, True])
+def test_arguments_are_written_as_transformers_writes_objects(
+    tokenizer: Any, shown: str, arguments: str, is_text: bool
+) -> None:
+    """Nothing is escaped twice, or as HTML; text arguments may be written as they are."""
+    rendering = pytest.importorskip("transformers.utils.chat_template_utils")
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls %}{% set f = c.function %}"
+        f"{SHOWN_CALLS[shown]}{{% endfor %}}{{% endfor %}}"
+    )
+    value = json.loads(arguments)
+
+    def conversation(form: Any) -> list[dict[str, Any]]:
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": form}}
+        answer = {"role": "assistant", "content": "", "tool_calls": [call]}
+        result_ = {"role": "tool", "content": arguments, "tool_call_id": "1"}
+        return [{"role": "user", "content": "hi"}, answer, result_]
+
+    parameters = {"description": arguments, "default": value}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    forms = [value, *([arguments] if is_text and shown == "guarded" else [])]
+    expected = [
+        rendering.render_jinja_template([conversation(form)], tools=tools, chat_template=source)
+        for form in forms
+    ]
+    encoder = PromptEncoder(tokenizer, ChatTemplate(source))
+    text = encoder.render(conversation(arguments if is_text else value), tools)
+    assert text in [rendered[0][0] for rendered in expected]

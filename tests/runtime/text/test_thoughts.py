@@ -273,6 +273,35 @@ def test_prompts_may_begin_a_thought_or_end_it(prompt: str, state: str) -> None:
     assert ThoughtFormat().state_after(prompt) == state
 
 
+@pytest.mark.parametrize(
+    ("text", "thought", "answer"),
+    [
+        ("plan</think>answer", "plan", "answer"),
+        ("plan\n</think>\n\nanswer", "plan", "answer"),
+        ("</think>answer", "", "answer"),
+        ("</think>plan</think>answer", "", "plan</think>answer"),
+        ("plan", "plan", ""),  # cut off
+        ("I say </think> is a tag", "I say ", " is a tag"),
+    ],
+)
+@pytest.mark.parametrize("n", [1, 3, 100])
+def test_a_thought_that_the_template_opened_ends_with_the_first_mark(
+    text: str, thought: str, answer: str, n: int
+) -> None:
+    """As llama.cpp and vLLM cut it; behind a prompt that opens none, all of it is the answer."""
+    for prompt, parts in (("<think>\n", (thought, answer)), ("assistant\n", None)):
+        splitter = ThoughtSplitter(ThoughtFormat(), ThoughtFormat().state_after(prompt))
+        pieces = [*splitter.push("")]
+        for i in range(0, len(text), n):
+            pieces += splitter.push(text[i : i + n])
+        pieces += splitter.push("", is_last=True)
+        joined_parts = tuple(
+            "".join(part for kind, part in pieces if kind == wanted)
+            for wanted in ("thought", "text")
+        )
+        assert joined_parts == (parts or ("", text.removeprefix("</think>")))
+
+
 def with_marks(backend: tokenizers.Tokenizer) -> Tokenizer:
     backend.add_special_tokens(["[THINK]", "[/THINK]"])
     return Tokenizer(backend)
