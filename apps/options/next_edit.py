@@ -38,7 +38,11 @@ class EditOptions:
         typer.Option(min=1, help="Line of FILE to look around. Default: that of the last edit."),
     ] = None
     edit_format: Annotated[
-        str, typer.Option(help="How the model is asked: instruction, sweep or zeta.")
+        str,
+        typer.Option(
+            help="How the model is asked: instruction, sweep, sweep-2, zeta, zeta-2, zeta-2.1 or "
+            "instinct."
+        ),
     ] = "instruction"
     min_edit_probability: Annotated[
         float | None,

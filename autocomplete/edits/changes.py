@@ -11,6 +11,7 @@ from edgedec.autocomplete.document import Document
 from edgedec.autocomplete.edits.lines import lines_of
 
 _MAX_CHANGES = 8
+N_AROUND = 3  # lines that are kept on either side of a change
 _NEAR = 2  # lines between two edits that count as one change
 
 
@@ -19,7 +20,7 @@ class Change:
     """Lines that became others.
 
     line: number of the first, from 0. before, after: the lines, without their ends.
-    above, below: the line on either side, as far as there is one.
+    above, below: up to three lines on either side.
     """
 
     name: str
@@ -33,12 +34,6 @@ class Change:
     def n_characters(self) -> int:
         """Characters of its lines, before and after."""
         return sum(map(len, (*self.before, *self.after, *self.above, *self.below)))
-
-    @property
-    def diff(self) -> str:
-        """The change as the body of a unified diff, with a line of what is around it."""
-        rows = [(" ", self.above), ("-", self.before), ("+", self.after), (" ", self.below)]
-        return "".join(f"{mark}{line}\n" for mark, lines in rows for line in lines)
 
 
 @dataclass(frozen=True)
@@ -148,8 +143,8 @@ class EditHistory:
                 part.start,
                 tuple(base[part.start : part.old_end]),
                 tuple(lines[part.start : part.new_end]),
-                tuple(lines[max(0, part.start - 1) : part.start]),
-                tuple(lines[part.new_end : part.new_end + 1]),
+                tuple(lines[max(0, part.start - N_AROUND) : part.start]),
+                tuple(lines[part.new_end : part.new_end + N_AROUND]),
             )
             for part in span.parts(base, lines)
         ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from edgedec.autocomplete.edits.changes import Change
+from edgedec.autocomplete.edits.changes import N_AROUND, Change
 from edgedec.autocomplete.edits.lines import lines_of
 from edgedec.models.errors import ConfigError
 
@@ -80,7 +80,7 @@ def _name(text: str) -> str:
 
 
 def _changes(hunk: _Hunk) -> Iterator[Change]:
-    """Yields the changes of a hunk: its runs of changed lines, with a line on either side."""
+    """Yields the changes of a hunk: its runs of changed lines, with lines on either side."""
     line, parts = (
         hunk.line,
         [
@@ -92,7 +92,9 @@ def _changes(hunk: _Hunk) -> Iterator[Change]:
         if is_changed:
             before = tuple(text for mark, text in rows if mark == "-")
             after = tuple(text for mark, text in rows if mark == "+")
-            above = tuple(text for _, text in parts[i - 1][1][-1:]) if i else ()
-            below = tuple(text for _, text in parts[i + 1][1][:1]) if i + 1 < len(parts) else ()
+            above = tuple(text for _, text in parts[i - 1][1][-N_AROUND:]) if i else ()
+            below = (
+                tuple(text for _, text in parts[i + 1][1][:N_AROUND]) if i + 1 < len(parts) else ()
+            )
             yield Change(hunk.name, line, before, after, above, below)
         line += sum(mark != "-" for mark, _ in rows)

@@ -9,19 +9,20 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from edgedec.autocomplete.document import Document
 from edgedec.autocomplete.edits.changes import Change, EditHistory
 from edgedec.autocomplete.edits.edit import Edit, EditAnswer
-from edgedec.autocomplete.edits.formats import FORMATS, EditContext, EditPrompt
+from edgedec.autocomplete.edits.edit_prompt import EditContext, EditPrompt
+from edgedec.autocomplete.edits.formats import FORMATS
 from edgedec.autocomplete.edits.hunks import Hunk
 from edgedec.autocomplete.edits.lines import line_end_of, lines_with_ends, without_end
 from edgedec.autocomplete.edits.quiet import Quiet, is_related, is_unwanted
 from edgedec.autocomplete.edits.rewriting import Rewriting
-from edgedec.autocomplete.edits.window import EditWindow, likely_lines, line_of, window_at
+from edgedec.autocomplete.edits.window import EditWindow, likely_lines, line_of
 from edgedec.models.errors import ConfigError, EdgedecError, SessionError
 from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.config import GenerationConfig
@@ -31,7 +32,6 @@ from edgedec.runtime.engine.stream import Stream
 
 _PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses what is in it
 _GROWTH = 64  # tokens by which an answer may be longer than the window
-_N_AROUND = 30  # lines on either side of a window that formats may show
 _MAX_TOKENS = 4096  # of a prompt and its answer, as Zed's editor has it
 _MAX_CHARACTERS = 4 * _MAX_TOKENS  # of a window, and of a change; people write no longer ones
 _N_ANSWERS = 256  # that are kept, so that a day takes no more memory than an hour
@@ -44,7 +44,8 @@ _N_PLACES = 2  # windows that are asked about after one key
 class EditConfig:
     """How edits are predicted.
 
-    format: how the model is asked, one of `FORMATS`. n_lines: of a window.
+    format: how the model is asked, one of `FORMATS`. n_lines: of a window; None: as many as the
+        publisher of the format takes.
     min_probability: of an edit that is offered; None: what the bundle was calibrated to, or 0.5.
     method: how it is decoded; see `edgedec run --method`.
 
@@ -53,7 +54,7 @@ class EditConfig:
     """
 
     format: str = "instruction"
-    n_lines: int = 21
+    n_lines: int | None = None
     min_probability: float | None = None
     method: str = "auto"
 
@@ -61,7 +62,8 @@ class EditConfig:
         if self.format not in FORMATS:
             names = ", ".join(FORMATS)
             raise ConfigError(f"the format of edits is {self.format!r}, expected one of {names}")
-        check_count("n_lines of edits", self.n_lines, 1, "lines of a document")
+        if self.n_lines is not None:
+            check_count("n_lines of edits", self.n_lines, 1, "lines of a document")
         if self.min_probability is not None:
             check_number("min_probability of edits", self.min_probability, 0, 1, "1 is certain")
         check_type("method of edits", self.method, str, "a name such as 'auto'")
@@ -98,6 +100,11 @@ class EditPredictor:
         self._bound = self._config.bound(engine)
         engine.check_sequential("edits while typing")
         self._format = FORMATS[self._config.format](engine)
+        if self._config.n_lines is not None and not self._format.n_lines:
+            raise ConfigError(
+                f"n_lines of edits is {self._config.n_lines}, expected none: the format "
+                f"{self._config.format} takes as many lines as its model knows. Leave it out"
+            )
         self._history = EditHistory() if history is None else history
         self._quiet = Quiet()
         self.answers: deque[EditAnswer] = deque(maxlen=_N_ANSWERS)
@@ -229,7 +236,7 @@ class EditPredictor:
         changes = [change for change in changes if change.n_characters <= _MAX_CHARACTERS]
         for window in self._windows(document, marked):
             is_long = len(window.text) > _MAX_CHARACTERS  # a line of a minified file is
-            prompt = None if is_long else self._prompt(window, changes)
+            prompt = None if is_long else self._prompt(document, window, changes)
             if prompt is None:
                 continue
             answer = self._ask(document, window, prompt, version)
@@ -253,17 +260,33 @@ class EditPredictor:
             yield self._window(document, line, self._format.n_above)
 
     def _window(self, document: Document, line: int, n_above: int) -> EditWindow:
-        n_lines = self._config.n_lines
-        return window_at(document, line, n_lines, _N_AROUND, min(n_above, n_lines // 2))
+        """Returns the window of a line. Models expect the cursor in it: it is put there."""
+        if line != line_of(document):
+            at = sum(map(len, lines_with_ends(document.text)[:line]))
+            document = replace(document, cursor=at)
+        n_lines = self._config.n_lines or self._format.n_lines
+        return self._format.window(document, line, n_lines, min(n_above, n_lines // 2))
 
-    def _prompt(self, window: EditWindow, changes: Sequence[Change]) -> EditPrompt | None:
-        """Returns the prompt with as many of the latest changes as there is room for."""
+    def _prompt(
+        self, document: Document, window: EditWindow, changes: Sequence[Change]
+    ) -> EditPrompt | None:
+        """Returns the prompt with as many of the latest changes as there is room for.
+
+        None if there is no room, or if the code holds marks of the format.
+        """
+        if any(mark in text for text in _texts(window) for mark in self._format.reserved):
+            return None
+        changes = [change for change in changes if not self._is_reserved(change)]
         room = min(self._engine.context, _MAX_TOKENS) - self._n_new_tokens(window) - 1
         for first in range(len(changes)):
-            prompt = self._format.prompt(EditContext(window, changes[first:]))
+            prompt = self._format.prompt(EditContext(document, window, changes[first:]))
             if len(prompt.tokens) <= room:
                 return prompt
         return None
+
+    def _is_reserved(self, change: Change) -> bool:
+        lines = (*change.above, *change.before, *change.after, *change.below)
+        return any(mark in f"{line}\n" for line in lines for mark in self._format.reserved)
 
     def _n_new_tokens(self, window: EditWindow) -> int:
         """Returns the most tokens of an answer."""
@@ -283,7 +306,7 @@ class EditPredictor:
         )
         stream = self._engine.stream(prompt.tokens, request)
         stream.watch()
-        rewriting, edit = Rewriting(window), None
+        rewriting, edit = Rewriting(window, prompt.marks), None
         rewriting.read(prompt.opening, 0.0)
         try:
             for piece in stream.pieces:
@@ -296,10 +319,9 @@ class EditPredictor:
                     break
         finally:
             stream.stop()
-        if stream.result.finish_reason == "stop" and edit is None:
-            rewriting.finish(
-                _log_prob(stream)
-            )  # of an answer that was cut off, what is missing is not left out
+        is_finished = stream.result.finish_reason == "stop"
+        if edit is None and is_finished and rewriting.finish(_log_prob(stream)):
+            # of an answer that was cut off, what is missing is not left out
             edit = self._first_edit(document, window, rewriting, version, True)
         is_shown = edit is not None and self._is_sensible(edit, document)
         return EditAnswer(
@@ -370,6 +392,10 @@ class EditPredictor:
         line, probability = window.first + hunk.start, rewriting.probability(hunk)
         jump = start + n_same
         return Edit(document.name, start, end, text, line, jump, probability, self._ms, version)
+
+
+def _texts(window: EditWindow) -> tuple[str, ...]:
+    return window.above, window.text, window.below
 
 
 def _log_prob(stream: Stream) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edgedec.autocomplete.edits.hunks import NOTHING, Hunk, first_hunk
+from edgedec.autocomplete.edits.marks import MarkReader
 from edgedec.autocomplete.edits.window import EditWindow
 
 _WORD = re.compile(r"\w+")
@@ -27,8 +28,17 @@ class _Line:
 class Rewriting:
     """Reads an answer until a change in it is known."""
 
-    def __init__(self, window: EditWindow) -> None:
+    def __init__(self, window: EditWindow, marks: Mapping[str, int | None] | None = None) -> None:
+        """Begins.
+
+        marks: texts that are none of the window's, with the lines at which they point; see
+            `EditPrompt`.
+        """
         self._window = window
+        self._marks = MarkReader(marks or {})
+        self._needs_mark = any(line is not None for line in (marks or {}).values())
+        self._start: int | None = None  # line of the mark with which the answer begins
+        self._end: int | None = None  # that of the mark behind which nothing was written yet
         self._lines: list[_Line] = []
         self._unfinished, self._log_prob = "", 0.0
         self._past = NOTHING
@@ -37,17 +47,43 @@ class Rewriting:
     def read(self, text: str, log_prob: float) -> None:
         """Takes in what comes next."""
         self.text += text
-        self._unfinished += text
         self._log_prob += log_prob
-        while "\n" in self._unfinished:
-            line, _, self._unfinished = self._unfinished.partition("\n")
-            self._end_line(line)
+        for part in self._marks.read(text):
+            if isinstance(part, int):
+                self._pass_mark(part)
+            else:
+                self._add(part)
 
-    def finish(self, log_prob: float) -> None:
-        """Nothing more comes. log_prob: of the token that ends the answer."""
+    def finish(self, log_prob: float) -> bool:
+        """Nothing more comes; says whether the answer is a whole one.
+
+        log_prob: of the token that ends the answer.
+        """
+        self._add(self._marks.finish())
         self._log_prob += log_prob
         if self._unfinished:
             self._end_line(self._unfinished)
+        if not self._needs_mark:
+            return True
+        if self._start is None or self._end is None or self._end < self._start:
+            return False
+        self._lines += [_Line(line, 0.0) for line in self._window.lines[self._end :]]
+        return True
+
+    def _pass_mark(self, line: int) -> None:
+        if self._start is None:
+            self._start = line
+            if not self._lines and not self._unfinished:  # what is above stays as it is
+                self._lines = [_Line(text, 0.0) for text in self._window.lines[:line]]
+        self._end = line
+
+    def _add(self, text: str) -> None:
+        if text:
+            self._end = None
+        self._unfinished += text
+        while "\n" in self._unfinished:
+            line, _, self._unfinished = self._unfinished.partition("\n")
+            self._end_line(line)
 
     def hunk(self, is_whole: bool) -> Hunk | None:
         """Returns the first change that was not passed over, as soon as it is known.

@@ -9,6 +9,7 @@ import pytest
 
 from edgedec.autocomplete import Document
 from edgedec.autocomplete.edits.changes import EditHistory
+from edgedec.autocomplete.edits.edit_prompt import patch
 from edgedec.autocomplete.edits.hunks import Hunk, first_hunk
 from edgedec.autocomplete.edits.window import likely_lines, removed_names, window_at
 
@@ -26,7 +27,7 @@ def test_keys_of_one_word_are_one_change() -> None:
     texts = ["x = 1\ny = 2\n", "x = 1\nyy = 2\n", "x = 1\nyyy = 2\n"]
     (change,) = states(*texts).changes
     assert (change.line, change.before, change.after) == (1, ("y = 2",), ("yyy = 2",))
-    assert change.diff == " x = 1\n-y = 2\n+yyy = 2\n"
+    assert patch(change, 3) == "@@ -1,2 +1,2 @@\n x = 1\n-y = 2\n+yyy = 2\n"
 
 
 def test_what_was_taken_back_is_no_change() -> None:

@@ -20,7 +20,8 @@ def undone(now: list[str], diff: str) -> list[str]:
     for change in reversed(read_diff(diff)):
         end = change.line + len(change.after)
         assert tuple(lines[change.line : end]) == change.after
-        assert not change.above or lines[change.line - 1] == change.above[0]
+        start = change.line - len(change.above)
+        assert tuple(lines[start : change.line]) == change.above
         assert not change.below or lines[end] == change.below[0]
         lines[change.line : end] = change.before
     return lines

@@ -12,13 +12,10 @@ import edgedec
 from edgedec.autocomplete import Document
 from edgedec.autocomplete.edits import Edit, EditConfig, EditPredictor
 from edgedec.autocomplete.edits.changes import Change
-from edgedec.autocomplete.edits.formats import (
-    EditContext,
-    InstructionFormat,
-    SweepFormat,
-    ZetaFormat,
-)
+from edgedec.autocomplete.edits.edit_prompt import EditContext
+from edgedec.autocomplete.edits.instruction import InstructionFormat
 from edgedec.autocomplete.edits.quiet import is_related
+from edgedec.autocomplete.edits.sweep import SweepFormat
 from edgedec.autocomplete.edits.window import window_at
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.engine.engine import Engine
@@ -165,38 +162,15 @@ def test_a_closed_one_and_settings_that_cannot_be_are_refused(
     predictor.close()
     with pytest.raises(SessionError, match="closed"):
         predictor.update(Document(NOW, 0, "a.py"))
-    with pytest.raises(ConfigError, match="'sweeping', expected one of instruction, sweep, zeta"):
+    with pytest.raises(
+        ConfigError, match="'sweeping', expected one of instruction, sweep, sweep-2, zeta"
+    ):
         EditConfig(format="sweeping")
     with pytest.raises(ConfigError, match="no chat template"):
         EditPredictor(make(AFTER))
 
 
 CHANGE = Change("a.py", 0, ("def area(width):",), ("def area(w):",), (), ("    a = 1",))
-WINDOW = window_at(Document(NOW, CURSOR, "a.py"), 0, 21, 5, 7)
-
-
-def test_sweep_s_prompt(make: Make) -> None:
-    """As its publisher's inference code joins the parts."""
-    engine = make(AFTER)
-    prompt = SweepFormat(engine).prompt(EditContext(WINDOW, [CHANGE]))
-    text = engine.tokenizer.named(prompt.tokens)
-    assert text == (
-        f"{MARK}a.py.diff\noriginal:\ndef area(width):\nupdated:\ndef area(w):\n"
-        f"{MARK}original/a.py\n{BEFORE}{MARK}current/a.py\n{NOW}{MARK}updated/a.py\n"
-    )
-    assert prompt.prediction == NOW
-
-
-def test_zeta_s_prompt(make: Make) -> None:
-    """As Zed writes it."""
-    engine = make(AFTER)
-    prompt = ZetaFormat(engine).prompt(EditContext(WINDOW, [CHANGE]))
-    text = engine.tokenizer.decode(prompt.tokens)
-    assert (
-        '### User Edits:\n\nUser edited "a.py":\n```diff\n@@ -1,2 +1,2 @@\n-def area(width)' in text
-    )
-    assert "<|editable_region_start|>\ndef area(w<|user_cursor_is_here|>):\n" in text
-    assert text.endswith("### Response:\n```a.py\n<|start_of_file|>\n<|editable_region_start|>\n")
 
 
 @pytest.mark.parametrize(
@@ -271,7 +245,7 @@ def test_instructions_begin_the_answer_and_fence_it_off(small_bundle: Path) -> N
             document = Document(f"a = 1\n\n{fence}{NOW}", 0, "a.py")
             window = window_at(document, 0, 21, 5, 2)
             change = replace(CHANGE, line=2 + bool(fence))
-            prompt = InstructionFormat(engine).prompt(EditContext(window, [change]))
+            prompt = InstructionFormat(engine).prompt(EditContext(document, window, [change]))
             assert prompt.opening + prompt.prediction == window.text + prompt.stop[0]
             texts.append((prompt.opening, prompt.stop, engine.tokenizer.decode(prompt.tokens)))
     (opening, stop, text), (_, long, fenced) = texts
