@@ -96,17 +96,17 @@ def sweep_parts(context: EditContext) -> list[str]:
 def sweep2_parts(context: EditContext) -> list[str]:
     """Returns the prompt of the second version."""
     window = context.window
-    changes = [change for change in context.changes if _is_told(change)]
+    changes = [change for change in context.changes if _is_shown(change)]
     now = with_cursor(window.text, _cursor(context), _CURSOR)
     is_at_end = window.cursor == len(window.text)
     row = window.text[: window.cursor or 0].count("\n") - is_at_end
     was = _before(window, changes)
     place = f"{window.name}:{row + 1}:{row + len(window.lines) + 1 + is_at_end}"
     file = f"{window.name}\n{_excerpt(context)}"
-    told = [_section(change) for change in changes[-_MAX_CHANGES:]]
+    described = [_section(change) for change in changes[-_MAX_CHANGES:]]
     sections = [
-        file if told else f"{file}\n",
-        *told,
+        file if described else f"{file}\n",
+        *described,
         f"original/{place}\n{was if is_at_end else was.removesuffix(_LF)}",
         f"current/{place}\n{now.removesuffix(_LF)}",
         f"updated/{place}\n",
@@ -135,7 +135,7 @@ def _parts(sections: Sequence[str]) -> list[str]:
     return [part for section, end in pairs for part in (_MARK, f"{section}{end}")]
 
 
-def _is_told(change: Change) -> bool:
+def _is_shown(change: Change) -> bool:
     """Says whether a change has more to it than white space around its lines."""
     return "\n".join(change.before).strip() != "\n".join(change.after).strip()
 
