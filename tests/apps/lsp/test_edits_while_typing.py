@@ -204,6 +204,23 @@ def test_a_question_while_the_model_loads_is_answered_then(
         assert bool(editor.reply(number)["result"]["edits"]) == is_offered
 
 
+@pytest.mark.parametrize(
+    ("edit_format", "remark"),
+    [
+        ("instruction", "has no chat template"),
+        ("instinct", "needs a model with a chat template"),
+        ("zeta-2.1", "needs a model whose tokenizer has"),
+    ],
+)
+def test_a_model_that_cannot_be_asked_offers_nothing_and_says_so(
+    start: Callable[..., Editor], known_bundle: Path, edit_format: str, remark: str
+) -> None:
+    editor = start(program=[sys.executable, str(KNOWING), str(known_bundle)])
+    editor.begin(options={"edit_format": edit_format})
+    assert editor.reply(renamed(editor).ask())["result"] == {"edits": []}
+    editor.wait_for("window/showMessage", remark)
+
+
 def test_a_question_outlives_a_change_of_settings(knowing: Editor) -> None:
     document = renamed(knowing)
     for n_others in (1, 0) * 4:  # each makes another predictor

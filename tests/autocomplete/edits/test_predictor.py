@@ -207,8 +207,8 @@ EDITED = TEXT.replace("value_3 = 3", "value_3 = 4")
 
 @pytest.mark.parametrize(
     "answer",
-    ["".join(LINES[2:6]), "x = 1\n" * 3 + "".join(LINES[12:])],
-    ids=["it broke off", "another text"],
+    ["".join(LINES[2:6]), "x = 1\n" * 3 + "".join(LINES[12:]), "x" * 5000],
+    ids=["it broke off", "another text", "cut by the limit"],
 )
 def test_an_answer_that_is_not_the_window_is_no_edit(make: Make, answer: str) -> None:
     config = EditConfig(format="sweep", min_probability=0)
