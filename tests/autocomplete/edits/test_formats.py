@@ -1,9 +1,10 @@
-"""Prompts of models made for edits, against those that their publishers' code built.
+"""Prompts of models made for edits, against those that other code built.
 
-`publishers_prompts.json` has texts, 200 cases of changes and a cursor, and 12 characters of the
-SHA-256 of each prompt that the publisher's own builder made of it: Zed's crate `zeta_prompt`,
-compiled; Continue's `core/nextEdit`, in Node; the package `sweep-autocomplete` 0.1.1; and, for the
-first version of Sweep, the published function.
+`recorded_prompts.json` has texts, 200 cases of changes and a cursor, and 12 characters of the
+SHA-256 of each prompt that the reference made of it. That is the publisher's own code for Instinct
+(Continue's `core/nextEdit`, in Node) and the second version of Sweep (the package
+`sweep-autocomplete` 0.1.1). For Zeta it is a public fork of Zed's crate `zeta_prompt`, compiled.
+For the first version of Sweep it is our own port of the prompt that Sweep published.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from edgedec.runtime.engine.engine import Engine
 
 from ...runtime.conftest import Row, ToyModel, one_hot
 
-RECORDED = json.loads((Path(__file__).parent / "publishers_prompts.json").read_text("utf-8"))
+RECORDED = json.loads((Path(__file__).parent / "recorded_prompts.json").read_text("utf-8"))
 TEXTS = [*RECORDED["texts"], ["long.txt", "".join(f"value_{i} = {i}\n" for i in range(900))]]
 N_DIGITS = 12
 
@@ -67,7 +68,7 @@ def contexts(format_name: str, line_end: str = "\n") -> Iterator[EditContext]:
 
 @pytest.mark.parametrize("name", BUILDERS)
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["LF", "CRLF"])
-def test_prompts_are_those_of_the_publisher(name: str, line_end: str) -> None:
+def test_prompts_are_those_of_the_reference(name: str, line_end: str) -> None:
     """Models see line feeds, whatever ends the lines of a document."""
     recorded = RECORDED["sha256"][name]
     prompts = [BUILDERS[name](context) for context in contexts(name, line_end)]
