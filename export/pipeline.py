@@ -13,11 +13,11 @@ from edgedec.export.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from edgedec.export.checkpoints.draft_layer import why_left_out
 from edgedec.export.checkpoints.lora import Merged
 from edgedec.export.config import ExportConfig
-from edgedec.export.heads.attached import attach_eagle3, attach_head
-from edgedec.export.heads.eagle3 import read_eagle3
+from edgedec.export.heads.attached import attach_head, attach_published
 from edgedec.export.heads.exits import add_exit
 from edgedec.export.heads.head_file import HeadFile, read_head_file
 from edgedec.export.heads.published import attach_draft_layer
+from edgedec.export.heads.published_heads import read_published_head
 from edgedec.export.heads.shipped_heads import Candidates, find_candidates
 from edgedec.export.phases.cross_kernels import add_kernels, check_tools
 from edgedec.export.phases.model_export import ModelExport, Phases
@@ -47,7 +47,7 @@ FIRST_DRAFT_PHASES: Phases = (
 
 EXIT_PHASES: Phases = (("end early", add_exit),)
 HEAD_PHASES: Phases = (("attach head", attach_head),)
-EAGLE3_PHASES: Phases = (("attach EAGLE-3 head", attach_eagle3),)
+PUBLISHED_PHASES: Phases = (("attach published head", attach_published),)
 DRAFT_LAYER_PHASES: Phases = (("attach draft layer", attach_draft_layer),)
 
 OPTIMUM_PHASES: Phases = (("emit with optimum", emit_with_optimum),)
@@ -125,7 +125,8 @@ def _open_target(config: ExportConfig) -> _Making:
         make_optimum = partial(OptimumModel, kind=TARGET_MODEL, config=config, published=recipeless)
         return _Making(make_optimum, FIRST_PHASES[:1], OPTIMUM_PHASES)
     exits = config.exit
-    published = read_eagle3(config.head) if config.head and config.head.is_dir() else None
+    is_published = config.head is not None and config.head.is_dir()
+    published = read_published_head(config.head) if config.head and is_published else None
     head = read_head_file(config.head) if config.head and published is None else None
     has_layer = config.takes_draft_layer and source.has_draft_layer
     is_head_shipped = config.takes_shipped_head and not has_layer
@@ -145,7 +146,7 @@ def _open_target(config: ExportConfig) -> _Making:
         hidden_layers=tuple(sorted({*layers, *_read_layers((head, *shipped.files))})),
         head_file=head,
         shipped_heads=shipped.files,
-        eagle3=published,
+        published_head=published,
         warnings=[f"a shipped draft head is left out: {line}" for line in shipped.damaged],
         draft_layer=source if has_layer else None,
         left_out=_left_out(config, source),
@@ -153,7 +154,7 @@ def _open_target(config: ExportConfig) -> _Making:
     more = (
         *(DRAFT_LAYER_PHASES if has_layer else ()),
         *(HEAD_PHASES if head or shipped.files else ()),
-        *(EAGLE3_PHASES if published else ()),
+        *(PUBLISHED_PHASES if published else ()),
         *_last_phases(config),
     )
     return _Making(make, FIRST_PHASES, (*_phases(config, TARGET_MODEL), *more))

@@ -145,7 +145,8 @@ class ModelConfig:
         which fills masks in, all rows of its pass and all before them. mask_token: what stands
         where a token is to be found. predicts_next: the logits of a row are of the token behind it,
         as those of other models are, not of its own. drafts_in_one_pass: a decoder was trained to
-        say beside mask tokens what follows in their places.
+        say beside mask tokens what follows in their places. block_size: the last token of a text
+        and most mask tokens behind it, of a masked head that drafts; 0 for others.
     n_token_types: rows of the table of token types; texts have type 0. 0: there is no table.
     suppressed_tokens: those that are never written, rising; a trimmed head has them all the same.
     n_streams: residual streams of AltUp, see `families.gemma3n`. laurel_rank: of its products.
@@ -207,6 +208,7 @@ class ModelConfig:
     mask_token: int = 0
     predicts_next: bool = False
     drafts_in_one_pass: bool = False
+    block_size: int = 0
     n_distance_buckets: int = 0
     max_distance: int = 0
     encoder: ModelConfig | None = None
@@ -249,6 +251,10 @@ class ModelConfig:
         ):
             raise ConfigError(
                 "an embedding model has recurrences, sinks or biases by distance, expected none"
+            )
+        if self.block_size and not 2 <= self.block_size <= self.max_positions:
+            raise ConfigError(
+                f"block_size is {self.block_size}, expected 2 to {self.max_positions}"
             )
         if not 0 <= self.mask_token < self.vocab_size:
             raise ConfigError(

@@ -15,12 +15,16 @@ outputs. Its LM head is the model's.
 `EAGLE3` is an EAGLE-3 head as publishers train it: the states of three layers as they are, through
 a matrix, or its own output before the norm; attention reads the normed token beside them.
 
+`DFLASH` is a stack of layers that publishers train to fill masks in behind the text. Rows of the
+text give it keys and values alone, made of hidden states of some layers. Rows of a block, the last
+token and masks behind it, see these and each other. Embeddings and LM head are the model's.
+
 Source: EAGLE (Li et al., 2024) for the shift by one and the head's own outputs as features, EAGLE-3
 (Li et al., 2025) for features of several layers; Medusa (Cai et al., 2024), Hydra (Ankner et al.,
 2024), whose residual blocks are gated MLPs here; LayerSkip (Elhoushi et al., 2024) for exits,
 Kangaroo (Liu et al., 2024) for their adapters; vllm-project/vllm ``qwen3_next_mtp.py``
 (Apache-2.0) for what `MTP_LAYER` computes, sgl-project/SpecForge ``llama3_eagle.py`` (Apache-2.0)
-for `EAGLE3`.
+for `EAGLE3`, z-lab/dflash ``model.py`` (MIT) for `DFLASH`.
 """
 
 from __future__ import annotations
@@ -50,17 +54,17 @@ from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry, read_model_entry
 from edgedec.models.recurrence import Recurrence
 
 EAGLE, HYDRA, MEDUSA, EXIT, ADAPTER = "eagle", "hydra", "medusa", "exit", "adapter"
-MTP_LAYER, EAGLE3 = "mtp", "eagle-3"
+MTP_LAYER, EAGLE3, DFLASH = "mtp", "eagle-3", "dflash"
 DRAFT_HEADS = (EAGLE, HYDRA, MEDUSA)
 """Kinds of heads that are trained to go on from the end of the model."""
 
 LIGHT_HEADS = (HYDRA, MEDUSA)
 """Those that are one light head for each token that is drafted."""
 
-HEAD_KINDS = (*DRAFT_HEADS, EXIT, ADAPTER, MTP_LAYER, EAGLE3)
+HEAD_KINDS = (*DRAFT_HEADS, EXIT, ADAPTER, MTP_LAYER, EAGLE3, DFLASH)
 """Kinds of the entries below."""
 
-PUBLISHED = (MTP_LAYER, EAGLE3)
+PUBLISHED = (MTP_LAYER, EAGLE3, DFLASH)
 """Kinds that publishers trained: of their texts and of what they guess nothing is stated."""
 
 EAGLE3_LAYERS = 3
@@ -94,13 +98,13 @@ class HeadEntry:
     """A draft head of the target model.
 
     kind: one of `HEAD_KINDS`. model: fingerprint of the model it is for. head: its graph, of at
-    most one layer, or a layer for each light head, with a trimmed LM head. hidden_layers: those
-    whose hidden states are its features; of an exit those it can follow, one or the other. corpus:
-    what it was trained on. n_tokens: of it. held_out: share of the model's own choices, in text it
-    was not trained on, that the head finds: for the next token, for the one after if that was
-    found, and so on. Exits without an adapter were trained on nothing, and of what a publisher
-    trained nothing is stated. joined: the target model once more, in a graph that has light heads
-    inside; None of other kinds.
+    most one layer, a layer for each light head, or those of `DFLASH`, with a trimmed LM head.
+    hidden_layers: those whose hidden states are its features; of an exit those it can follow, one
+    or the other. corpus: what it was trained on. n_tokens: of it. held_out: share of the model's
+    own choices, in text it was not trained on, that the head finds: for the next token, for the one
+    after if that was found, and so on. Exits without an adapter were trained on nothing, and of
+    what a publisher trained nothing is stated. joined: the target model once more, in a graph that
+    has light heads inside; None of other kinds.
     """
 
     kind: str
@@ -188,9 +192,11 @@ def feature_width(config: ModelConfig, n_layers: int, kind: str = EAGLE, n_heads
     """Returns the numbers that a row of a head reads beside its token.
 
     `EAGLE`, `EAGLE3` and `MTP_LAYER` read hidden states of ``n_layers``, then their own; `HYDRA`,
-    of ``n_heads``, the last layer's, then the normed embeddings of the tokens behind that; the
-    others one layer's.
+    of ``n_heads``, the last layer's, then the normed embeddings of the tokens behind that; `DFLASH`
+    those of ``n_layers``, then 1 where the row is one of a block; the others one layer's.
     """
+    if kind == DFLASH:
+        return n_layers * config.hidden_size + 1
     n_parts = {HYDRA: n_heads, **dict.fromkeys((EAGLE, EAGLE3, MTP_LAYER), n_layers + 1)}
     return n_parts.get(kind, 1) * config.hidden_size
 
@@ -259,6 +265,8 @@ def head_shapes(config: ModelConfig, width: int, kind: str = EAGLE) -> dict[str,
             name = f"layers.0.self_attn.{part}.weight"
             of_decoder[name] = (of_decoder[name][0], 2 * size)
         return of_decoder | {STATE_NORM: (size,), INPUT: (size, width - size)}
+    if kind == DFLASH:
+        return of_decoder | {STATE_NORM: (size,), INPUT: (size, width - 1)}
     return of_decoder | {TOKEN_NORM: (size,), INPUT: (size, size + width)}
 
 
@@ -317,11 +325,15 @@ class HeadOps(Ops[T], Protocol[T]):
         """Returns each row of ``x`` with its features behind it."""
 
     def first(self, x: T, n: int) -> T:
-        """Returns the first ``n`` numbers of each row of ``x``."""
+        """Returns the first ``n`` numbers of each row of ``x``; of -1, all but the last."""
 
     def side_by_side(self, a: T, b: T) -> T:
         """Returns each row of ``a`` with that of ``b`` behind it."""
         raise UnsupportedModelError("layers for drafting are not trained here, only exported")
+
+    def of_block(self, x: T) -> T:
+        """Returns ``x`` with zeros in each row whose last feature is 0."""
+        raise UnsupportedModelError("heads that fill masks in are not trained here, only exported")
 
 
 def head_recipe(
@@ -337,6 +349,8 @@ def head_recipe(
         return _mtp_layer(ops, config)
     if kind == EAGLE3:
         return _eagle3(ops, config)
+    if kind == DFLASH:
+        return _dflash(ops, config)
     if kind in LIGHT_HEADS:
         return _light(ops, config, kind, range(config.n_layers) if heads is None else heads)
     x = ops.features()
@@ -378,6 +392,18 @@ def _eagle3(ops: HeadOps[T], config: ModelConfig) -> T:
     h = ops.side_by_side(token, ops.rms_norm(state, STATE_NORM))
     x = mlp_half(ops, config, 0, add_attention(ops, config, 0, state, h))
     ops.hidden(x, OUTPUT)
+    return ops.linear(ops.select_rows(ops.rms_norm(x, "norm.weight")), "lm_head.weight")
+
+
+def _dflash(ops: HeadOps[T], config: ModelConfig) -> T:
+    """Returns the logits. Each row reads either the text's states or, in a block, its token."""
+    states = ops.first(ops.features(), -1)
+    of_text = ops.rms_norm(ops.linear(states, INPUT), STATE_NORM)
+    x = ops.embed("embed_tokens.weight")
+    for i in range(config.n_layers):
+        x = ops.of_block(x)
+        h = ops.add(ops.rms_norm(x, f"layers.{i}.input_layernorm.weight"), of_text)
+        x = mlp_half(ops, config, i, add_attention(ops, config, i, x, h))
     return ops.linear(ops.select_rows(ops.rms_norm(x, "norm.weight")), "lm_head.weight")
 
 

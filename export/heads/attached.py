@@ -11,7 +11,7 @@ from edgedec.export.heads.mtp_graph import joined_model
 from edgedec.export.heads.shipped_heads import DISTRIBUTION
 from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.models.blocks import head_weight
-from edgedec.models.draft_heads import EAGLE3, EAGLE3_LAYERS, LIGHT_HEADS, HeadEntry
+from edgedec.models.draft_heads import LIGHT_HEADS, HeadEntry
 
 _SCHEME = "int8"
 """How heads of publishers are quantised."""
@@ -49,29 +49,30 @@ def attach_head(model: RecipeModel) -> None:
     write_head_files(parent, model.head, weights, file.head_ids, model.bundle_folder)
 
 
-def attach_eagle3(model: RecipeModel) -> None:
-    """The EAGLE-3 head of a publisher's folder.
+def attach_published(model: RecipeModel) -> None:
+    """The draft head of a publisher's folder.
 
     Raises:
         CheckpointError: It is the head of another model, or damaged.
     """
-    target, folder = model.entry, model.eagle3
+    target, folder = model.entry, model.published_head
     assert target is not None
     assert folder is not None
-    config = folder.config(target.config)
+    config, layers = folder.config(target.config), folder.layers(target.config.n_layers)
     parent = BundleWeights(model.bundle_folder, target)
     folder.check_tokens(parent, target.config)
     weights = folder.weights(config)
     model.head = HeadEntry(
-        kind=EAGLE3,
+        kind=folder.kind,
         model="",
-        head=head_model(config, target, EAGLE3, EAGLE3_LAYERS, _SCHEME),
-        hidden_layers=folder.layers(target.config.n_layers),
+        head=head_model(config, target, folder.kind, len(layers), _SCHEME),
+        hidden_layers=layers,
         corpus="",
         n_tokens=0,
         held_out=(),
     )
-    write_head_files(parent, model.head, weights, np.sort(folder.ids), model.bundle_folder)
+    ids = folder.rising_ids(target.config)
+    write_head_files(parent, model.head, weights, ids, model.bundle_folder)
 
 
 def _shipped_file(model: RecipeModel, digest: str) -> HeadFile | None:

@@ -48,7 +48,7 @@ def head_model(
         weights=(paths["weights"], *shared),
         contract=head_contract(graph, config, width, target.contract, kind),
         config=config,
-        context=target.context,
+        context=min(target.context, config.max_positions),
         tensor_formats={name: fmt.name for name, fmt in formats.items()},
         head_ids=paths["ids"],
     )

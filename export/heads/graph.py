@@ -33,6 +33,7 @@ from edgedec.kernels import pack
 from edgedec.models.blocks import head_weight
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import (
+    DFLASH,
     EAGLE,
     EAGLE3,
     HYDRA,
@@ -85,6 +86,14 @@ class HeadEmitter(PortableEmitter):
         inputs = [x, f"{stem}.start", f"{stem}.stop", f"{stem}.axis"]
         return self._node("Slice", inputs, stem)
 
+    def of_block(self, x: str) -> str:
+        """Adds a Slice of the features, and a Mul by it."""
+        for name, value in (("start", -1), ("stop", 2**31 - 1), ("axis", -1)):
+            self._constant(f"of_block.{name}", [value])
+        inputs = [FEATURES, "of_block.start", "of_block.stop", "of_block.axis"]
+        last = self._node("Slice", inputs, f"{x}.is_of_block")
+        return self._node("Mul", [x, last], f"{x}.of_block")
+
 
 def emit_head(
     config: ModelConfig,
@@ -131,7 +140,8 @@ def head_contract(
 ) -> GraphContract:
     """Returns what the graph of a head takes, gives and can do, for a model like ``parent``."""
     can = Capabilities(
-        trees=True,
+        trees=not config.is_bidirectional,
+        blocks=config.is_bidirectional,
         gates=kind in LIGHT_HEADS,
         row_stats=True,
         hidden=(OUTPUT,) if kind in (EAGLE, EAGLE3, HYDRA, MTP_LAYER) else (),
@@ -238,4 +248,5 @@ def own_matrices(config: ModelConfig, width: int, kind: str = EAGLE) -> tuple[st
 
 def borrowed_of(kind: str, model: ModelConfig) -> dict[str, str]:
     """Returns what weights a head of this ``kind`` has from ``model``, and their names there."""
-    return BORROWED | ({"lm_head.weight": head_weight(model)} if kind == MTP_LAYER else {})
+    has_model_head = kind in (MTP_LAYER, DFLASH)
+    return BORROWED | ({"lm_head.weight": head_weight(model)} if has_model_head else {})

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.export.checkpoints.checkpoint import Checkpoint
-from edgedec.export.heads.eagle3 import Eagle3Folder
 from edgedec.export.heads.head_file import HeadFile
+from edgedec.export.heads.head_folder import HeadFolder
 from edgedec.export.phases.model_export import ModelExport
 from edgedec.models.model_entry import TARGET_MODEL
 from edgedec.models.quant import QuantFormat
@@ -25,8 +25,8 @@ class RecipeModel(ModelExport):
     context: positions of the graph. formats: of every matrix. graph: whatever the phases of the
     compiler hand to each other. encoder: that of the encoder, if there is one. head_file: the draft
     head that was asked for. shipped_heads: those of which it gets the one that fits, if there is
-    one. eagle3: a head of EAGLE-3 that was asked for. draft_layer: where its publisher's layer for
-    drafting is, if it gets that.
+    one. published_head: a publisher's that was asked for. draft_layer: where its publisher's layer
+    for drafting is, if it gets that.
     """
 
     source: Checkpoint
@@ -38,7 +38,7 @@ class RecipeModel(ModelExport):
     encoder: Any = None
     head_file: HeadFile | None = None
     shipped_heads: tuple[HeadFile, ...] = ()
-    eagle3: Eagle3Folder | None = None
+    published_head: HeadFolder | None = None
     draft_layer: Checkpoint | None = None
 
     @property

@@ -241,8 +241,12 @@ def _sweep(
     """Returns milliseconds of a pass of each of ``sizes`` and of the first once more."""
     times = []
     for m in (*sizes, sizes[0]):
-        tree = TokenTree.chain(tuple(itertools.islice(tokens, m)))
-        with_mtp = sequence.model.capabilities.mtp > 0
+        chosen, can = tuple(itertools.islice(tokens, m)), sequence.model.capabilities
+        tree = TokenTree.chain(chosen)
+        if can.blocks:
+            n_past = sequence.n_tokens
+            tree = TokenTree.block(chosen, range(n_past, n_past + m))
+        with_mtp = can.mtp > 0
         rows = yield Pass(
             sequence, tree, range(m), with_logits=False, with_mtp=with_mtp, is_alone=True
         )

@@ -99,6 +99,10 @@ class DraftPasses:
         self.cost.feed_ms += rows.ms
         return rows
 
+    def fits(self, text: Sequence[int]) -> bool:
+        """Whether the KV cache has rows for ``text``."""
+        return len(text) <= self.sequence.context
+
     def has_room(self, n_new: int) -> bool:
         """Whether the KV cache has rows for ``n_new`` more drafted tokens."""
         return self.sequence.n_tokens + len(self._tokens) + n_new <= self.sequence.context

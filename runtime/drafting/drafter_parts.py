@@ -45,6 +45,10 @@ class Need(Enum):
         "train these with edgedec train head --kind hydra",
         "edgedec train head --kind hydra",
     )
+    DFLASH = (
+        "a DFlash drafter: export the model again with --head and its publisher's folder",
+        "--head",
+    )
     EXIT = (
         "an early exit: export the model again with --exit, or train one with edgedec train exit",
         "--exit",

@@ -20,7 +20,8 @@ class HeadRole:
     layers, in passes of the target model over one row; none where that has to be measured.
     acceptance: share of its drafts that are taken for right before any was made. is_adapter: see
     `ADAPTER`. needs_features: no token is read without features, so the first of a text is not.
-    has_raw_features: hidden states are features as they are, without a norm.
+    has_raw_features: hidden states are features as they are, without a norm. mask_token,
+    block_size: see `ModelConfig`.
     """
 
     pool: SequencePool
@@ -34,6 +35,8 @@ class HeadRole:
     is_adapter: bool = False
     needs_features: bool = False
     has_raw_features: bool = False
+    mask_token: int = 0
+    block_size: int = 0
 
     def forget(self) -> None:
         """Empties the idle sequences."""

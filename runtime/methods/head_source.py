@@ -10,6 +10,7 @@ from pathlib import Path
 from edgedec.models.blocks import decoder_shapes, head_weight
 from edgedec.models.draft_heads import (
     ADAPTER,
+    DFLASH,
     EAGLE,
     EAGLE3,
     EXIT,
@@ -40,6 +41,7 @@ NEEDS = {
     ADAPTER: Need.EXIT,
     MTP_LAYER: Need.MTP,
     EAGLE3: Need.EAGLE,
+    DFLASH: Need.DFLASH,
 }
 """Kind of head -> what drafters need that has one."""
 
@@ -95,6 +97,8 @@ class HeadSource:
             is_adapter=self.entry.kind == ADAPTER,
             needs_features=self.entry.kind in PUBLISHED,
             has_raw_features=self.entry.kind == EAGLE3,
+            mask_token=config.mask_token,
+            block_size=config.block_size,
         )
 
 

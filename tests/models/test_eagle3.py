@@ -241,7 +241,7 @@ def test_text_stays_that_of_plain_decoding(
 @pytest.mark.parametrize(
     ("config", "tensors", "expected"),
     [
-        ({"architectures": ["LlamaForCausalLM"]}, {}, "is no EAGLE-3 head, but LlamaForCausalLM"),
+        ({"architectures": ["LlamaForCausalLM"]}, {}, "no draft head that is read, but Llama"),
         ({"hidden_size": 44}, {}, "of another model: its hidden_size is 44, the model's 40"),
         ({"vocab_size": 96}, {}, "of another model: its vocab_size is 96, the model's 97"),
         ({"target_hidden_size": 80}, {}, "reads states of 80 numbers"),

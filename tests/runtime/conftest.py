@@ -182,7 +182,9 @@ class OnePool:
 
 
 def prefix_of(wanted: Pass, row: int) -> list[int]:
-    """Returns all tokens that a row of a pass comes after."""
+    """Returns all tokens that a row of a pass comes after; of a block, those up to its own."""
+    if wanted.tree.places:
+        return [*wanted.sequence.tokens, *wanted.tree.tokens[: row + 1]]
     branch: list[int] = []
     while row >= 0:
         branch.append(wanted.tree.tokens[row])

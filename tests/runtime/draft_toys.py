@@ -61,16 +61,20 @@ class ToyHead(ToyModel):
     """A draft head. reads: of every row that was computed, the tokens up to it and its features.
 
     n_lights: light heads that it consists of; they see tokens if there is room for their features.
+    is_masked: its passes are over blocks.
     """
 
-    def __init__(self, vocab_size: int, n_features: int = 0, n_lights: int = 0) -> None:
+    def __init__(
+        self, vocab_size: int, n_features: int = 0, n_lights: int = 0, is_masked: bool = False
+    ) -> None:
         super().__init__(vocab_size)
         n_features = n_features or (len(HIDDEN_LAYERS) + 1) * HEAD_WIDTH
         self.n_layers = n_lights or 1
         self.capabilities = Capabilities(
-            trees=True,
+            trees=not is_masked,
+            blocks=is_masked,
             gates=n_lights > 0,
-            hidden=() if n_lights and n_features == HEAD_WIDTH else (1,),
+            hidden=() if is_masked or (n_lights and n_features == HEAD_WIDTH) else (1,),
             features=n_features,
         )
         self.reads: list[tuple[tuple[int, ...], Row]] = []
@@ -83,6 +87,8 @@ class ToyHead(ToyModel):
         self.reads += [
             (tuple(prefix_of(wanted, i)), row) for i, row in zip(new, features, strict=True)
         ]
+        if self.capabilities.blocks:
+            return rows
         return Rows(rows.logits, {1: np.stack([toy_output(row) for row in features])})
 
 

@@ -116,6 +116,8 @@ class LevelDrafting(TreeDrafting):
         self, context: DraftContext, budget: Budget, text: Sequence[int]
     ) -> Passes[DraftTree]:
         self.passes.n_levels = self._n_levels(budget, text)
+        if self.passes.n_levels < 1:
+            return DraftTree()
         free = replace(
             budget, depth=self.passes.n_levels, min_step_value=0.0, n_step_nodes=budget.n_nodes
         )

@@ -124,8 +124,7 @@ class TreeDrafting(ModelDrafting):
         """Returns a tree within ``budget``; empty where the draft model's context ends."""
         self.passes.begin_proposal()
         text = self._recent(context.tokens, is_drafting=True)
-        most = self.passes.sequence.context
-        if not text or len(text) > most or min(budget.n_nodes, budget.depth) < 1:
+        if not text or not self.passes.fits(text) or min(budget.n_nodes, budget.depth) < 1:
             return DraftTree()
         tree = yield from self._propose_best(context, budget, text)
         self.passes.cost.depth = max((node.depth for node in tree.nodes), default=0)

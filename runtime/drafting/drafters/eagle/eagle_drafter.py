@@ -42,6 +42,16 @@ class HeadText:
         self.start = 0
         self.features = TextFeatures(width)
 
+    def learn(self, place: int, rows: Float32, n_read: int) -> None:
+        """Takes the features of tokens from ``place`` on, of which ``n_read`` have been read.
+
+        Where there are more to read than there should be, the earliest are forgotten.
+        """
+        known = self.features
+        known.put(place, rows)
+        if known.stop - max(known.first, self.start + n_read) > MAX_READ:
+            known.drop_before(known.stop - MAX_READ)
+
 
 class EaglePasses(FeaturePasses):
     """Grows a tree behind what the head has read of the text; none of its rows are kept."""
@@ -53,18 +63,13 @@ class EaglePasses(FeaturePasses):
         self._outputs: dict[int, Float32] = {}  # of the head, by row of the tree
 
     def learn(self, place: int, hidden: HiddenStates) -> None:
-        """Takes the target's hidden states of tokens of the text from ``place`` on.
-
-        Where the head has more of them to read than it should, the earliest are forgotten.
-        """
-        role, known = self._role, self._text.features
+        """Takes the target's hidden states of tokens of the text from ``place`` on."""
+        role = self._role
         recent = {i: hidden[i][-MAX_READ:] for i in role.hidden_layers}
         epsilon = None if role.has_raw_features else role.epsilon
         rows = head_features(recent, role.hidden_layers, epsilon)
-        known.put(place + len(hidden[role.hidden_layers[0]]) - len(rows), rows)
-        n_read = self._text.start + self.sequence.n_tokens
-        if known.stop - max(known.first, n_read) > MAX_READ:
-            known.drop_before(known.stop - MAX_READ)
+        first = place + len(hidden[role.hidden_layers[0]]) - len(rows)
+        self._text.learn(first, rows, self.sequence.n_tokens)
 
     def n_missing(self, text: Sequence[int]) -> int:
         """Returns how many tokens of ``text`` are to be read."""
@@ -161,13 +166,13 @@ class EagleDrafter(TreeDrafter):
         # What its sequence has read outlives a request, for the next may go on from there.
         self._texts: WeakKeyDictionary[TokenSequence, HeadText] = WeakKeyDictionary()
 
-    def open(self, prompt: DraftPrompt, text: Sequence[int]) -> EaglePasses:
+    def open(self, prompt: DraftPrompt, text: Sequence[int]) -> FeaturePasses:
         """Returns passes over a sequence of the head."""
         sequence = self._role.pool.take(text, prompt.group)
         n_features = self._role.pool.model.capabilities.features
         known = self._texts.setdefault(sequence, HeadText(n_features))
         known.features.follow(text)
-        passes = EaglePasses(self._role, sequence, known)
+        passes = self._passes(sequence, known)
         passes.learn_prompt(prompt, text)
         return passes
 
@@ -177,3 +182,6 @@ class EagleDrafter(TreeDrafter):
 
     def close(self) -> None:
         """Does nothing: the head is its role's."""
+
+    def _passes(self, sequence: TokenSequence, text: HeadText) -> FeaturePasses:
+        return EaglePasses(self._role, sequence, text)

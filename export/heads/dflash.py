@@ -1,0 +1,108 @@
+"""DFlash drafters as z-lab, SpecForge and AngelSlim lay them out.
+
+Layers of Qwen3 whose keys and values are also made of the target model's states: `fc` over those of
+some layers side by side, and `hidden_norm`. `norm` is the last one; embeddings and LM head are the
+target model's.
+
+Source: z-lab/dflash ``model.py`` (MIT), sgl-project/SpecForge ``dflash.py`` and Tencent/AngelSlim
+``qwen_dflash.py`` (Apache-2.0).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgedec.export.heads.graph import HeadWeight
+from edgedec.export.heads.head_folder import EMBEDDING, HeadFolder, read_head_tensors
+from edgedec.models.config import ModelConfig
+from edgedec.models.draft_heads import DFLASH, INPUT, STATE_NORM, feature_width, head_shapes
+from edgedec.models.errors import CheckpointError
+from edgedec.models.families import find_family
+from edgedec.models.fields import Fields
+
+_OF_MODEL = {EMBEDDING, "lm_head.weight"}
+_NAMES = {INPUT: "fc.weight", STATE_NORM: "hidden_norm.weight"}
+_LAYER_IDS, _N_LAYERS = "target_layer_ids", "num_target_layers"
+_KEYS = {_LAYER_IDS, "mask_token_id", "projector_type"}
+"""Those of `dflash_config`."""
+
+
+class DFlashFolder(HeadFolder):
+    """A stack of layers that fills masks in behind a text."""
+
+    kind = DFLASH
+
+    def layers(self, n_layers: int) -> tuple[int, ...]:
+        """Returns how many of the model's ``n_layers`` are before each state that it reads."""
+        if (theirs := self.fields.integer(_N_LAYERS, n_layers)) != n_layers:
+            raise CheckpointError(
+                f"{self.name} is a draft head of another model: its {_N_LAYERS} is {theirs}, the "
+                f"model has {n_layers} layers"
+            )
+        options = self.fields.table("dflash_config")
+        ids = options.integers(_LAYER_IDS, 0, n_layers - 2)
+        if not ids or list(ids) != sorted(set(ids)):
+            options.fail(_LAYER_IDS, list(ids), "rising layers")
+        return tuple(layer + 1 for layer in ids)
+
+    def config(self, target: ModelConfig) -> ModelConfig:
+        """Returns the configuration of the head, for a model of the configuration ``target``.
+
+        Layers with windows get no more positions than a window has, so that none is cut off.
+
+        Raises:
+            CheckpointError: It is the head of another model.
+        """
+        config = find_family("qwen3").read_hf(self.fields)
+        self.check_sizes(config, target)
+        if config.has_qkv_bias or target.embedding_scale != 1:
+            raise CheckpointError(
+                f"{self.name}: DFlash drafters without biases are read, for models that do not "
+                "scale embeddings; use another drafter, or none"
+            )
+        windowed = [layer for layer in config.layers if layer.window]
+        mask_token = self.fields.table("dflash_config").integer(
+            "mask_token_id", least=0, most=target.vocab_size - 1
+        )
+        return dataclasses.replace(
+            config,
+            max_positions=min([target.max_positions, *(w.window for w in windowed)]),
+            layers=tuple(dataclasses.replace(layer, window=0) for layer in config.layers),
+            is_head_tied=False,
+            trimmed_head_size=target.n_logits,
+            stack="masked",
+            mask_token=mask_token,
+            block_size=self.fields.integer("block_size", least=2, most=target.max_positions),
+        )
+
+    def weights(self, config: ModelConfig) -> dict[str, HeadWeight]:
+        """Returns the weights that are not the model's.
+
+        Raises:
+            CheckpointError: One is missing, has another shape, or nobody reads it.
+        """
+        n_states = len(self.fields.table("dflash_config").items(_LAYER_IDS))
+        shapes = head_shapes(config, feature_width(config, n_states, DFLASH), DFLASH)
+        own = {name: shape for name, shape in shapes.items() if name not in _OF_MODEL}
+        return self.own_weights(own, _NAMES, _OF_MODEL)
+
+    def rising_ids(self, target: ModelConfig) -> npt.NDArray[np.int64]:
+        """Returns all tokens that the model has logits of."""
+        return np.arange(target.n_logits)
+
+
+def read_dflash(folder: Path, fields: Fields) -> DFlashFolder:
+    """Returns the drafter of a ``folder`` whose config.json is ``fields``.
+
+    Raises:
+        CheckpointError: It is damaged.
+        UnsupportedModelError: It computes more than DFlash does.
+    """
+    options = fields.table("dflash_config")
+    options.refuse("projector_type", "dflash")
+    options.only(_KEYS)
+    return DFlashFolder(folder.resolve().name, fields, read_head_tensors(folder))

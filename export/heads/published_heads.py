@@ -1,0 +1,39 @@
+"""Which kind of published draft head a folder holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from edgedec.export.checkpoints.json_files import read_fields
+from edgedec.export.heads.dflash import read_dflash
+from edgedec.export.heads.eagle3 import read_eagle3
+from edgedec.export.heads.head_folder import HeadFolder
+from edgedec.models.errors import CheckpointError
+from edgedec.models.fields import Fields
+
+_READERS: dict[str, Callable[[Path, Fields], HeadFolder]] = {
+    "LlamaForCausalLMEagle3": read_eagle3,
+    "Eagle3LlamaForCausalLM": read_eagle3,
+    "DFlashDraftModel": read_dflash,
+    "QwenDFlashDraftModel": read_dflash,
+}
+
+
+def read_published_head(folder: Path) -> HeadFolder:
+    """Returns the head that a folder holds.
+
+    Raises:
+        CheckpointError: There is none, or it is damaged.
+        UnsupportedModelError: It computes what is not read.
+    """
+    name, fields = folder.resolve().name, read_fields(folder, "config.json")
+    classes = fields.texts("architectures")
+    for architecture in classes:
+        if (read := _READERS.get(architecture)) is not None:
+            return read(folder, fields)
+    raise CheckpointError(
+        f"{name} is no draft head that is read, but {', '.join(classes) or 'nothing'}: name a "
+        f"folder whose config.json says {' or '.join(_READERS)}, or a file of `train head "
+        "--head-file`"
+    )

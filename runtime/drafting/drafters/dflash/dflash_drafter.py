@@ -1,0 +1,143 @@
+"""Layers that fill masks in behind the text draft a block in one pass.
+
+Rows of the text are made of the target's hidden states of the same tokens, and are kept. Behind
+them stands a block: the last token, whose hidden states nobody knows yet, and mask tokens.
+
+Source: DFlash (Chen et al., 2026), z-lab/dflash ``model.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgedec.runtime.drafting.draft_passes import PREFIX
+from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
+from edgedec.runtime.drafting.drafters.draft.parallel import LevelDrafting, LevelPasses
+from edgedec.runtime.drafting.drafters.eagle.eagle_drafter import MAX_READ, EagleDrafter, HeadText
+from edgedec.runtime.drafting.drafters.eagle.feature_drafting import FeatureDrafting, FeaturePasses
+from edgedec.runtime.drafting.head_role import HeadRole
+from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.prefill import HiddenStates
+from edgedec.runtime.sequences.rows import Float32, Rows
+from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.token_tree import TokenTree
+from edgedec.runtime.text.common_prefix import common_prefix
+
+
+class BlockPasses(LevelPasses, FeaturePasses):
+    """Passes over what is new of the text, with a block behind it."""
+
+    def __init__(self, role: HeadRole, sequence: TokenSequence, text: HeadText) -> None:
+        super().__init__(sequence, role.pool.give_back)
+        self._role = role
+        self._text = text
+        self._n_kept = min(MAX_READ, sequence.context // 2)
+
+    def learn(self, place: int, hidden: HiddenStates) -> None:
+        """Takes the target's hidden states of tokens of the text from ``place`` on."""
+        layers = self._role.hidden_layers
+        parts = [hidden[layer][-MAX_READ:] for layer in layers]
+        rows = np.concatenate([*parts, np.zeros((len(parts[0]), 1), np.float32)], axis=1)
+        first = place + len(hidden[layers[0]]) - len(rows)
+        self._text.learn(first, rows, self.sequence.n_tokens)
+
+    def n_missing(self, text: Sequence[int]) -> int:
+        """Returns how many rows the next proposal computes, those of the block included."""
+        n_common = common_prefix(self.sequence.tokens, text[self._text.start : -1])
+        first = self._first_missing(n_common)
+        return len(text) - first + self.n_levels
+
+    def align(self, text: Sequence[int]) -> int:
+        """Forgets the tree, and what was read that is not in ``text``.
+
+        Where there is no room for a block, all but the end of the text is forgotten.
+        """
+        self.forget_tree()
+        self.sequence.rewind(common_prefix(self.sequence.tokens, text[self._text.start :]))
+        if self.room(text) < self._role.block_size - 1:
+            self.sequence.truncate(0)
+            self._text.features.drop_before(len(text) - 1 - self._n_kept)
+        if not self.sequence.n_tokens:
+            self._text.start = 0
+        return PREFIX
+
+    def fits(self, text: Sequence[int]) -> bool:
+        """Returns True: of a longer text the end is read."""
+        return True
+
+    def can_read(self, text: Sequence[int]) -> bool:
+        """Whether the features of all tokens but the last are known, as far as they are needed."""
+        known = self._text.features
+        return known.first < len(text) and 1 < len(text) <= known.stop + 1
+
+    def feed(self, text: Sequence[int], with_logits: bool) -> Passes[Rows]:
+        """Reads the rest of ``text``, which it can; returns the row of the first mask token."""
+        known, sequence, n_block = self._text.features, self.sequence, 1 + self.n_levels
+        sequence.rewind(min(sequence.n_tokens, len(text) - 1 - self._text.start))
+        first = self._first_missing(sequence.n_tokens)
+        if first != self._text.start + sequence.n_tokens:
+            sequence.truncate(0)
+            self._text.start = first
+        n_new = len(text) - 1 - first
+        block = np.zeros((n_block, sequence.model.capabilities.features), np.float32)
+        block[:, -1] = 1
+        tokens = [*text[first:], *[self._role.mask_token] * self.n_levels]
+        rows = yield Pass(
+            sequence,
+            TokenTree.block(tokens, range(sequence.n_tokens, sequence.n_tokens + len(tokens))),
+            range(n_new + 1, n_new + n_block),
+            with_logits=with_logits,
+            features=self._features(first, len(text) - 1, block),
+        )
+        sequence.commit(range(n_new))
+        known.drop_before(len(text) - 1 - self._n_kept)
+        self.cost.n_fed += len(tokens)
+        self.cost.feed_ms += rows.ms
+        return self.keep(rows)
+
+    def end(self, text: Sequence[int]) -> None:
+        """Keeps what was read of ``text``, and gives the sequence back."""
+        self._text.features.end(text)
+        super().end(text)
+
+    def room(self, text: Sequence[int]) -> int:
+        """Returns how many mask tokens fit behind ``text``."""
+        n_read = len(text) - self._first_missing(self.sequence.n_tokens) + self.sequence.n_tokens
+        return min(self._role.block_size - 1, self.sequence.context - n_read)
+
+    def _first_missing(self, n_read: int) -> int:
+        """Returns the first place to read of a text of which ``n_read`` tokens are read.
+
+        Where features between are lacking, all is read again from the first that is known.
+        """
+        return max(self._text.start + n_read, self._text.features.first)
+
+    def _features(self, first: int, stop: int, block: Float32) -> Float32:
+        known = self._text.features
+        of_text = known.rows(first, stop) if first < stop else block[:0]
+        return np.concatenate([of_text, block])
+
+
+class DFlashDrafting(LevelDrafting, FeatureDrafting):
+    """One request's part, whose trees are no deeper than a block."""
+
+    passes: BlockPasses
+
+    def _n_levels(self, budget: Budget, text: Sequence[int]) -> int:
+        return min(budget.depth, self.passes.room(text))
+
+
+class DFlashDrafter(EagleDrafter):
+    """Proposes what the layers fill in."""
+
+    def __init__(self, role: HeadRole) -> None:
+        super().__init__(role, "dflash")
+
+    def begin(self, prompt: DraftPrompt) -> DFlashDrafting:
+        """Returns the part of a request."""
+        return DFlashDrafting(self, prompt)
+
+    def _passes(self, sequence: TokenSequence, text: HeadText) -> BlockPasses:
+        return BlockPasses(self._role, sequence, text)

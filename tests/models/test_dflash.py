@@ -1,0 +1,338 @@
+"""DFlash drafters as z-lab lays them out, against torch on random weights.
+
+The oracle computes what z-lab's ``model.py`` states: each layer's keys and values of the text come
+from the target's states, and a block of the last token and masks attends to these and to itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+
+from edgedec import Engine, EngineOptions, GenerationConfig, SamplingConfig, load
+from edgedec.export.config import ExportConfig
+from edgedec.export.heads import attached
+from edgedec.export.pipeline import export
+from edgedec.kernels import has_library
+from edgedec.models.draft_heads import DFLASH
+from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.manifest import read_manifest
+from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
+from edgedec.runtime.drafting.drafter_parts import Need
+from edgedec.runtime.drafting.drafters.dflash.dflash_drafter import BlockPasses, DFlashDrafter
+from edgedec.runtime.sampling.noise import Noise
+from edgedec.runtime.sequences.passes import run_passes
+from tests.models import test_llama_mlp_bias as toys
+from tests.parity.family_parity import SIZES, TOKENS, Logits, Toy, torch
+
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.skipif(not has_library(), reason="the kernel library is not built"),
+]
+CONTEXT, MASK, BLOCK, N_LAYERS = 400, 95, 7, 2
+LAYERS = (1, 3)
+SIZE, INNER, WIDTH, N_HEADS, N_KV = SIZES["hidden_size"], 48, 12, 4, 2
+CONFIG: dict[str, Any] = {
+    **SIZES, "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "hidden_act": "silu",
+    "num_hidden_layers": N_LAYERS, "intermediate_size": INNER, "max_position_embeddings": CONTEXT,
+    "block_size": BLOCK, "num_target_layers": 4, "attention_bias": False,
+    "layer_types": ["full_attention"] * N_LAYERS,
+    "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [n - 1 for n in LAYERS]},
+}  # fmt: skip
+
+
+WINDOW = 40
+WINDOWS = {
+    "layer_types": ["full_attention", "sliding_attention"], "sliding_window": WINDOW,
+    "use_sliding_window": True,
+}  # fmt: skip
+
+
+class Plain(toys.TestParity):
+    """Llama with room for texts."""
+
+    SIZES = {**SIZES, "max_position_embeddings": CONTEXT}
+
+
+class Oracle:
+    """The drafter in torch. tensors: by their names in the publisher's file."""
+
+    def __init__(self, target: Any) -> None:
+        torch.manual_seed(6)
+        shapes: dict[str, tuple[int, ...]] = {"fc.weight": (SIZE, len(LAYERS) * SIZE)}
+        norms = {"hidden_norm": SIZE, "norm": SIZE}
+        for i in range(N_LAYERS):
+            shapes |= {
+                f"layers.{i}.self_attn.q_proj.weight": (N_HEADS * WIDTH, SIZE),
+                f"layers.{i}.self_attn.k_proj.weight": (N_KV * WIDTH, SIZE),
+                f"layers.{i}.self_attn.v_proj.weight": (N_KV * WIDTH, SIZE),
+                f"layers.{i}.self_attn.o_proj.weight": (SIZE, N_HEADS * WIDTH),
+                f"layers.{i}.mlp.gate_proj.weight": (INNER, SIZE),
+                f"layers.{i}.mlp.up_proj.weight": (INNER, SIZE),
+                f"layers.{i}.mlp.down_proj.weight": (SIZE, INNER),
+            }
+            norms |= {
+                f"layers.{i}.input_layernorm": SIZE,
+                f"layers.{i}.post_attention_layernorm": SIZE,
+                f"layers.{i}.self_attn.q_norm": WIDTH,
+                f"layers.{i}.self_attn.k_norm": WIDTH,
+            }
+        self.tensors = {
+            name: torch.randn(shape) * 1.5 * shape[1] ** -0.5 for name, shape in shapes.items()
+        } | {f"{name}.weight": 1 + 0.3 * torch.randn(n) for name, n in norms.items()}
+        self.tensors["norm.weight"] *= 12  # so that it has favourites
+        self.target = target
+
+    def write(self, folder: Path, config: dict[str, Any] | None = None, **tensors: Any) -> Path:
+        """Writes the folder with other tensors or keys; None leaves one out."""
+        folder.mkdir()
+        kept = {k: v for k, v in (self.tensors | tensors).items() if v is not None}
+        save_file({k: v.contiguous() for k, v in kept.items()}, folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps(CONFIG | (config or {})))
+        return folder
+
+    def states(self, tokens: list[int]) -> dict[int, Logits]:
+        """Returns the target's states behind the layers that are read, of every token."""
+        with torch.inference_mode():
+            found = self.target(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+        return {layer: found[layer][0].numpy() for layer in LAYERS}
+
+    def __call__(self, text: list[int], n_levels: int, start: int = 0) -> Logits:
+        """Returns the logits of masks behind ``text``, which is read from ``start`` on."""
+        states = {layer: rows[start:] for layer, rows in self.states(text[:-1]).items()}
+        with torch.inference_mode():
+            read = torch.tensor(np.concatenate([states[layer] for layer in LAYERS], axis=1))
+            of_text = self.norm(self.linear(read, "fc"), "hidden_norm")
+            x = self.target.model.embed_tokens(torch.tensor([text[-1], *[MASK] * n_levels]))
+            for i in range(N_LAYERS):
+                x = self.layer(x, of_text, f"layers.{i}")
+            logits: Logits = self.target.lm_head(self.norm(x[1:], "norm")).numpy()
+        return logits
+
+    def layer(self, x: Any, of_text: Any, prefix: str) -> Any:
+        h, at = self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn"
+        seen = torch.cat([of_text, h])
+        q = self.heads(self.linear(h, f"{at}.q_proj"), f"{at}.q_norm")
+        k = self.heads(self.linear(seen, f"{at}.k_proj"), f"{at}.k_norm")
+        v = self.linear(seen, f"{at}.v_proj").unflatten(-1, (-1, WIDTH)).transpose(0, 1)
+        n = len(seen)
+        kept_k, kept_v = (
+            y.half().float().repeat_interleave(N_HEADS // N_KV, 0)  # as a KV cache holds them
+            for y in (rotated(k, range(n)), v)
+        )
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            rotated(q, range(n - len(x), n)), kept_k, kept_v
+        )
+        x = x + self.linear(attended.transpose(0, 1).flatten(1), f"{at}.o_proj")
+        y = self.norm(x, f"{prefix}.post_attention_layernorm")
+        gate = torch.nn.functional.silu(self.linear(y, f"{prefix}.mlp.gate_proj"))
+        up = self.linear(y, f"{prefix}.mlp.up_proj")
+        return x + self.linear(gate * up, f"{prefix}.mlp.down_proj")
+
+    def heads(self, x: Any, norm: str) -> Any:
+        return self.norm(x.unflatten(-1, (-1, WIDTH)), norm).transpose(0, 1)
+
+    def linear(self, x: Any, name: str) -> Any:
+        return x @ self.tensors[f"{name}.weight"].T
+
+    def norm(self, x: Any, name: str) -> Any:
+        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + CONFIG["rms_norm_eps"])
+        return x * scale * self.tensors[f"{name}.weight"]
+
+
+def rotated(x: Any, places: range) -> Any:
+    """Returns heads [heads, T, width], their halves rotated by ``places``."""
+    half = x.shape[-1] // 2
+    rates = CONFIG["rope_theta"] ** (-torch.arange(half) / half)
+    angles = torch.tensor(places)[:, None] * rates
+    a, b = x[..., :half], x[..., half:]
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
+    return Plain.draw(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="module")
+def oracle(toy: Toy) -> Oracle:
+    return Oracle(toy.model)
+
+
+@contextmanager
+def opened(toy: Toy, oracle: Oracle, folder: Path, **config: Any) -> Iterator[Engine]:
+    """Exports and opens the drafter with float weights everywhere, and another ``config``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attached, "_SCHEME", "keep")
+        head = oracle.write(folder / "head", config)
+        export(ExportConfig(str(toy.folder), folder / "b", head=head))
+    entry = read_manifest(folder / "b").head
+    assert entry is not None
+    assert (entry.kind, entry.hidden_layers) == (DFLASH, LAYERS)
+    with load(folder / "b", EngineOptions(threads=1)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def engine(toy: Toy, oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with opened(toy, oracle, tmp_path_factory.mktemp("dflash")) as engine:
+        yield engine
+
+
+def drafter_of(engine: Engine) -> DFlashDrafter:
+    """Returns one that has read nothing."""
+    role = engine.loaded.parts.drafters.heads[Need.DFLASH]()
+    role.forget()
+    return DFlashDrafter(role)
+
+
+@pytest.fixture
+def drafter(engine: Engine) -> DFlashDrafter:
+    return drafter_of(engine)
+
+
+def levels(passes: BlockPasses, text: list[int], n_levels: int) -> list[Logits]:
+    """Returns the logits of the first mask token behind ``text``, and of the others."""
+    passes.n_levels = n_levels
+    assert passes.can_read(text)
+    passes.align(text)
+    assert passes.room(text) >= n_levels
+    found = [run_passes(passes.feed(text, with_logits=True)).logits[0]]
+    for row in range(-1, n_levels - 2):
+        found.append(run_passes(passes.grow([0], [row], with_logits=True)).logits[0])
+    return found
+
+
+def check(passes: BlockPasses, oracle: Oracle, text: list[int], n_levels: int) -> None:
+    found = levels(passes, text, n_levels)
+    start = len(text) - 1 - passes.sequence.n_tokens
+    assert list(passes.sequence.tokens) == text[start:-1]
+    expected = oracle(text, n_levels, start)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * float(expected.std()))
+
+
+def follow(passes: BlockPasses, oracle: Oracle, text: list[int], more: list[int]) -> list[int]:
+    """Returns ``text`` with ``more`` behind it, of which the states are known to the drafter."""
+    n_known, text = len(text) - 1, [*text, *more]
+    states = oracle.states(text[:-1])
+    passes.learn(n_known, {layer: rows[n_known:] for layer, rows in states.items()})
+    return text
+
+
+def test_one_pass_says_what_torch_does(oracle: Oracle, drafter: DFlashDrafter) -> None:
+    """After a prompt, then after texts that go on from it, whose rows are kept."""
+    text = list(TOKENS)
+    passes = drafter.open(DraftPrompt(text[:-1], oracle.states(text[:-1])), text[:-1])
+    for n_levels, more in ((BLOCK - 1, [5, 6]), (2, [9]), (4, [7, 7, 1])):
+        check(passes, oracle, text, n_levels)
+        assert passes.sequence.n_tokens == len(text) - 1
+        text = follow(passes, oracle, text, more)
+    passes.end(text)
+
+
+def test_layers_with_windows_read_no_more_than_fits_into_them(
+    toy: Toy, oracle: Oracle, tmp_path: Path
+) -> None:
+    """The end of a text that is longer, again and again; texts stay those of plain decoding."""
+    with opened(toy, oracle, tmp_path, **WINDOWS) as engine:
+        text, drafter = list(TOKENS) * 3, drafter_of(engine)
+        passes = drafter.open(DraftPrompt(text[:-1], oracle.states(text[:-1])), text[:-1])
+        for _ in range(8):
+            check(passes, oracle, text, BLOCK - 1)
+            assert WINDOW // 2 <= passes.sequence.n_tokens <= WINDOW - BLOCK
+            text = follow(passes, oracle, text, [3, 1, 4])
+        passes.end(text)
+        check_texts(engine, "dflash", 0.8)
+
+
+def test_the_drafted_tokens_are_those_of_torch(oracle: Oracle, drafter: DFlashDrafter) -> None:
+    text = list(TOKENS)
+    drafting = drafter.begin(DraftPrompt(text[:-1], oracle.states(text[:-1])))
+    context = DraftContext(text, len(text) - 1, SamplingConfig(), Noise(0))
+    tree = run_passes(drafting.propose(context, Budget(n_nodes=300, depth=3)))
+    likeliest = oracle(text, 3).argmax(axis=1).tolist()
+    at = -1
+    for token in likeliest:
+        children = tree.children(at)
+        if not children:
+            break
+        at = children[0]
+        assert tree.nodes[at].token == token
+    assert at >= 0
+    assert drafting.passes.cost.n_fed == len(text) + 3
+    drafting.end(text)
+
+
+def check_texts(engine: Engine, method: str, temperature: float) -> None:
+    for seed, prompt in enumerate(["A", "ABCABCDEFABCABCDEF", "ABCABCDEFABCABCDEFGH", "#!" * 188]):
+        request = GenerationConfig(
+            max_new_tokens=24, ignore_eos=True, seed=seed,
+            sampling=SamplingConfig(temperature=temperature),
+        )  # fmt: skip
+        plain = engine.generate(prompt, dataclasses.replace(request, method="plain"))
+        found = engine.generate(prompt, dataclasses.replace(request, method=method))
+        assert found.token_ids == plain.token_ids
+        assert not found.stats.failed_drafters
+        assert method == "auto" or found.stats.n_proposed
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("method", ["dflash", "auto", "lookup+dflash"])
+def test_text_stays_that_of_plain_decoding(engine: Engine, method: str, temperature: float) -> None:
+    """Of a prompt that goes on from the one before it, and of one that fills the context, too."""
+    check_texts(engine, method, temperature)
+
+
+OPTIONS = CONFIG["dflash_config"]
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "expected"),
+    [
+        ({"architectures": ["DominoDraftModel"]}, {}, "no draft head that is read, but Domino"),
+        ({"hidden_size": 44}, {}, "of another model: its hidden_size is 44, the model's 40"),
+        ({"vocab_size": 96}, {}, "of another model: its vocab_size is 96, the model's 97"),
+        ({"num_target_layers": 5}, {}, "of another model: its num_target_layers is 5, the model"),
+        ({"attention_bias": True}, {}, "without biases are read"),
+        ({"block_size": 1}, {}, "block_size is 1, expected"),
+        ({"dflash_config": OPTIONS | {"mask_token_id": 97}}, {}, "mask_token_id is 97, expected"),
+        ({"dflash_config": OPTIONS | {"target_layer_ids": [2, 0]}}, {}, "rising layers"),
+        ({"dflash_config": OPTIONS | {"target_layer_ids": [0, 3]}}, {}, "target_layer_ids"),
+        ({"dflash_config": OPTIONS | {"projector_type": "dspark"}}, {}, "only 'dflash' is"),
+        ({"dflash_config": OPTIONS | {"shift_label": True}}, {}, "has the key 'shift_label'"),
+        ({}, {"fc.weight": lambda t: None}, "fc.weight is nothing, expected"),
+        ({}, {"fc.weight": lambda t: t[:, :-1]}, r"fc.weight is F32\[40, 79\], expected"),
+        ({}, {"norm.weight": lambda t: t * float("nan")}, "norm.weight holds numbers that are no"),
+        ({}, {"embed_tokens.weight": lambda t: torch.randn(97, 40)}, "its embeddings differ from"),
+        ({}, {"markov_head.w": lambda t: torch.ones(40)}, "nothing reads the tensor markov_head"),
+    ],
+)
+def test_drafters_of_other_models_and_damaged_ones_are_refused(
+    toy: Toy,
+    oracle: Oracle,
+    tmp_path: Path,
+    config: dict[str, Any],
+    tensors: dict[str, Callable[[Any], Any]],
+    expected: str,
+) -> None:
+    changed = {name: change(oracle.tensors.get(name)) for name, change in tensors.items()}
+    folder = oracle.write(tmp_path / "head", config, **changed)
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=expected):
+        export(ExportConfig(str(toy.folder), tmp_path / "b", head=folder))
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_cut_file_is_refused(toy: Toy, oracle: Oracle, tmp_path: Path) -> None:
+    path = oracle.write(tmp_path / "head") / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        export(ExportConfig(str(toy.folder), tmp_path / "b", head=path.parent))
