@@ -56,6 +56,7 @@ class LayerConfig:
     whether an MLP follows. kv_layer: an earlier layer whose keys and values it reads, having none
     of its own. gate_sparsity: share of the gates of its MLP that are left out, the smallest; what
     the others exceed the limit by counts. head_size: of its attention; 0 for the model's.
+    is_causal: its rows see those before them alone, in a head whose rows see each other otherwise.
     """
 
     intermediate_size: int
@@ -67,6 +68,7 @@ class LayerConfig:
     gate_sparsity: float = 0.0
     head_size: int = 0
     has_mlp: bool = True
+    is_causal: bool = False
 
     def __post_init__(self) -> None:
         _check_size("intermediate_size of a layer", self.intermediate_size)
@@ -244,6 +246,8 @@ class ModelConfig:
             raise ConfigError(
                 f"stack is {shown(self.stack)}, expected one of {', '.join(get_args(Stack))}"
             )
+        if any(layer.is_causal for layer in self.layers) and not self.block_size:
+            raise ConfigError("a layer states that it is causal, in a model that is no such head")
         if self.fills_masks and (self.windowed_layers or self.recurrent_layers):
             raise ConfigError("a masked model has windows or recurrent layers, expected neither")
         if self.is_embedder and (

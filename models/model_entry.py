@@ -221,6 +221,7 @@ def _check_layers(fields: Fields) -> None:
         layer.flag("has_rope_scaling", True)
         layer.text("mixer", "attention")
         layer.flag("has_mlp", True)
+        layer.flag("is_causal", False)
         if "kv_layer" in layer.values:
             layer.integer("kv_layer", least=0, most=_MAX_COUNT)
         layer.number("gate_sparsity", 0.0)

@@ -2,7 +2,7 @@
 
 Layers of Qwen3 whose keys and values are also made of the target model's states: `fc` over those of
 some layers side by side, and `hidden_norm`. `norm` is the last one; embeddings and LM head are the
-target model's.
+target model's. In layers with windows rows of a block see those before them alone.
 
 Source: z-lab/dflash ``model.py`` (MIT), sgl-project/SpecForge ``dflash.py`` and Tencent/AngelSlim
 ``qwen_dflash.py`` (Apache-2.0).
@@ -11,6 +11,7 @@ Source: z-lab/dflash ``model.py`` (MIT), sgl-project/SpecForge ``dflash.py`` and
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from edgedec.export.heads.graph import HeadWeight
 from edgedec.export.heads.head_folder import EMBEDDING, HeadFolder, read_head_tensors
-from edgedec.models.config import ModelConfig
+from edgedec.models.config import LayerConfig, ModelConfig
 from edgedec.models.draft_heads import DFLASH, INPUT, STATE_NORM, feature_width, head_shapes
 from edgedec.models.errors import CheckpointError
 from edgedec.models.families import find_family
@@ -27,7 +28,7 @@ from edgedec.models.fields import Fields
 _OF_MODEL = {EMBEDDING, "lm_head.weight"}
 _NAMES = {INPUT: "fc.weight", STATE_NORM: "hidden_norm.weight"}
 _LAYER_IDS, _N_LAYERS = "target_layer_ids", "num_target_layers"
-_KEYS = {_LAYER_IDS, "mask_token_id", "projector_type"}
+_KEYS = {_LAYER_IDS, "mask_token_id", "projector_type", "block_size", "is_causal", "causal"}
 """Those of `dflash_config`."""
 
 
@@ -64,20 +65,42 @@ class DFlashFolder(HeadFolder):
                 f"{self.name}: DFlash drafters without biases are read, for models that do not "
                 "scale embeddings; use another drafter, or none"
             )
-        windowed = [layer for layer in config.layers if layer.window]
+        layers = [config.layer(i) for i in range(config.n_layers)]
         mask_token = self.fields.table("dflash_config").integer(
             "mask_token_id", least=0, most=target.vocab_size - 1
         )
         return dataclasses.replace(
             config,
-            max_positions=min([target.max_positions, *(w.window for w in windowed)]),
-            layers=tuple(dataclasses.replace(layer, window=0) for layer in config.layers),
+            max_positions=min(
+                [target.max_positions, *(layer.window for layer in layers if layer.window)]
+            ),
+            layers=tuple(
+                dataclasses.replace(layer, window=0, is_causal=is_causal)
+                for layer, is_causal in zip(layers, self._are_causal(layers), strict=True)
+            ),
             is_head_tied=False,
             trimmed_head_size=target.n_logits,
             stack="masked",
             mask_token=mask_token,
-            block_size=self.fields.integer("block_size", least=2, most=target.max_positions),
+            block_size=self._with("block_size").integer(
+                "block_size", least=2, most=target.max_positions
+            ),
         )
+
+    def _are_causal(self, layers: Sequence[LayerConfig]) -> list[bool]:
+        """Returns of each layer whether rows of a block see those before them alone.
+
+        Source: vllm-project/vllm ``qwen3_dflash.py`` (Apache-2.0).
+        """
+        for key in ("is_causal", "causal"):
+            if self._with(key).get(key) is not None:
+                return [self._with(key).flag(key)] * len(layers)
+        return [layer.window > 0 for layer in layers]
+
+    def _with(self, key: str) -> Fields:
+        """Returns the table that ``key`` is in: publishers write it beside the others or within."""
+        options = self.fields.table("dflash_config")
+        return options if key in options.values else self.fields
 
     def weights(self, config: ModelConfig) -> dict[str, HeadWeight]:
         """Returns the weights that are not the model's.

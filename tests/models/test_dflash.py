@@ -66,6 +66,7 @@ class Oracle:
     """The drafter in torch. tensors: by their names in the publisher's file."""
 
     def __init__(self, target: Any) -> None:
+        self.is_causal = [False] * N_LAYERS
         torch.manual_seed(6)
         shapes: dict[str, tuple[int, ...]] = {"fc.weight": (SIZE, len(LAYERS) * SIZE)}
         norms = {"hidden_norm": SIZE, "norm": SIZE}
@@ -113,11 +114,12 @@ class Oracle:
             of_text = self.norm(self.linear(read, "fc"), "hidden_norm")
             x = self.target.model.embed_tokens(torch.tensor([text[-1], *[MASK] * n_levels]))
             for i in range(N_LAYERS):
-                x = self.layer(x, of_text, f"layers.{i}")
+                x = self.layer(x, of_text, i)
             logits: Logits = self.target.lm_head(self.norm(x[1:], "norm")).numpy()
         return logits
 
-    def layer(self, x: Any, of_text: Any, prefix: str) -> Any:
+    def layer(self, x: Any, of_text: Any, i: int) -> Any:
+        prefix = f"layers.{i}"
         h, at = self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn"
         seen = torch.cat([of_text, h])
         q = self.heads(self.linear(h, f"{at}.q_proj"), f"{at}.q_norm")
@@ -129,7 +131,10 @@ class Oracle:
             for y in (rotated(k, range(n)), v)
         )
         attended = torch.nn.functional.scaled_dot_product_attention(
-            rotated(q, range(n - len(x), n)), kept_k, kept_v
+            rotated(q, range(n - len(x), n)),
+            kept_k,
+            kept_v,
+            torch.ones(len(x), n).tril(n - len(x)).bool() if self.is_causal[i] else None,
         )
         x = x + self.linear(attended.transpose(0, 1).flatten(1), f"{at}.o_proj")
         y = self.norm(x, f"{prefix}.post_attention_layernorm")
@@ -239,16 +244,29 @@ def test_one_pass_says_what_torch_does(oracle: Oracle, drafter: DFlashDrafter) -
     passes.end(text)
 
 
-def test_layers_with_windows_read_no_more_than_fits_into_them(
-    toy: Toy, oracle: Oracle, tmp_path: Path
+@pytest.mark.parametrize(
+    ("config", "is_causal"),
+    [
+        (WINDOWS, [False, True]),
+        (WINDOWS | {"is_causal": False}, [False, False]),
+        (
+            {"dflash_config": CONFIG["dflash_config"] | {"causal": True, "block_size": BLOCK}},
+            [True] * 2,
+        ),
+    ],
+)
+def test_layers_with_windows_are_causal_unless_the_publisher_says_otherwise(
+    toy: Toy, oracle: Oracle, tmp_path: Path, config: dict[str, Any], is_causal: list[bool]
 ) -> None:
-    """The end of a text that is longer, again and again; texts stay those of plain decoding."""
-    with opened(toy, oracle, tmp_path, **WINDOWS) as engine:
+    """They read no more than fits into a window: the end of a text, again and again."""
+    with opened(toy, oracle, tmp_path, **config) as engine, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oracle, "is_causal", is_causal)
         text, drafter = list(TOKENS) * 3, drafter_of(engine)
         passes = drafter.open(DraftPrompt(text[:-1], oracle.states(text[:-1])), text[:-1])
         for _ in range(8):
             check(passes, oracle, text, BLOCK - 1)
-            assert WINDOW // 2 <= passes.sequence.n_tokens <= WINDOW - BLOCK
+            if "sliding_window" in config:
+                assert WINDOW // 2 <= passes.sequence.n_tokens <= WINDOW - BLOCK
             text = follow(passes, oracle, text, [3, 1, 4])
         passes.end(text)
         check_texts(engine, "dflash", 0.8)

@@ -135,7 +135,7 @@ def _attention(
         "scale": of_node.get("scale"),
         "softcap": of_node.get("softcap"),
         "window": config.layer(layer).window or None,
-        "sees_all": int(config.is_bidirectional) or None,
+        "sees_all": int(config.is_bidirectional and not config.layer(layer).is_causal) or None,
         KV_FORMAT: kv_panels_of(kv_format).index,
     }
     return make_node(

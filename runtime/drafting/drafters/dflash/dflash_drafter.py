@@ -83,17 +83,19 @@ class BlockPasses(LevelPasses, FeaturePasses):
         n_new = len(text) - 1 - first
         block = np.zeros((n_block, sequence.model.capabilities.features), np.float32)
         block[:, -1] = 1
-        tokens = [*text[first:], *[self._role.mask_token] * self.n_levels]
+        tokens = (*text[first:], *[self._role.mask_token] * self.n_levels)
+        n, n_past = len(tokens), sequence.n_tokens
         rows = yield Pass(
             sequence,
-            TokenTree.block(tokens, range(sequence.n_tokens, sequence.n_tokens + len(tokens))),
+            # Of causal layers the parents decide what rows see.
+            TokenTree(tokens, tuple(range(-1, n - 1)), tuple(range(n_past, n_past + n))),
             range(n_new + 1, n_new + n_block),
             with_logits=with_logits,
             features=self._features(first, len(text) - 1, block),
         )
         sequence.commit(range(n_new))
         known.drop_before(len(text) - 1 - self._n_kept)
-        self.cost.n_fed += len(tokens)
+        self.cost.n_fed += n
         self.cost.feed_ms += rows.ms
         return self.keep(rows)
 
