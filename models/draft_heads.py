@@ -104,7 +104,8 @@ class HeadEntry:
     own choices, in text it was not trained on, that the head finds: for the next token, for the one
     after if that was found, and so on. Exits without an adapter were trained on nothing, and of
     what a publisher trained nothing is stated. joined: the target model once more, in a graph that
-    has light heads inside; None of other kinds.
+    has light heads inside; None of other kinds. token_pairs: file of what each drafted token adds
+    to the logits of the next, see `TokenPairs`; None where it adds nothing.
     """
 
     kind: str
@@ -115,6 +116,7 @@ class HeadEntry:
     n_tokens: int
     held_out: tuple[float, ...]
     joined: ModelEntry | None = None
+    token_pairs: str | None = None
 
     @property
     def models(self) -> dict[str, ModelEntry]:
@@ -125,7 +127,9 @@ class HeadEntry:
     @property
     def files(self) -> tuple[str, ...]:
         """Its files, as keys of `BundleManifest.files`; some may be the target model's, too."""
-        return tuple(dict.fromkeys(path for m in self.models.values() for path in m.files))
+        own = () if self.token_pairs is None else (self.token_pairs,)
+        of_models = (path for m in self.models.values() for path in m.files)
+        return tuple(dict.fromkeys((*of_models, *own)))
 
     def check_fits(self, model: str, config: ModelConfig, hidden: tuple[int, ...]) -> None:
         """Raises a ConfigError, which names what differs, where the head is of another model."""
@@ -169,7 +173,7 @@ class HeadEntry:
 def read_head(name: str, fields: Fields) -> HeadEntry:
     """Returns the head that a manifest states, types and ranges checked. name: in errors."""
     known = {f.name for f in dataclasses.fields(HeadEntry)}
-    fields.exactly(known if "joined" in fields.values else known - {"joined"})
+    fields.exactly(known - ({"joined", "token_pairs"} - fields.values.keys()))
     if (kind := fields.text("kind")) not in HEAD_KINDS:
         fields.fail("kind", kind, f"one of {', '.join(HEAD_KINDS)}")
     head = read_model_entry(name, fields.table("head"))
@@ -185,6 +189,7 @@ def read_head(name: str, fields: Fields) -> HeadEntry:
         n_tokens=fields.integer("n_tokens", least=int(is_trained), most=_MAX_COUNT),
         held_out=read_shares(fields, is_trained),
         joined=fields.optional("joined", lambda key: read_model_entry(key, fields.table(key))),
+        token_pairs=fields.optional("token_pairs", fields.text),
     )
 
 

@@ -113,6 +113,8 @@ class BundleManifest:
             del fields["head"]
         else:
             fields["head"]["head"]["config"] = self.head.head.config.canonical()
+            if self.head.token_pairs is None:
+                del fields["head"]["token_pairs"]
             if self.head.joined is not None:
                 fields["head"]["joined"]["config"] = self.head.joined.config.canonical()
         return fields

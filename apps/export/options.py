@@ -171,7 +171,7 @@ class DraftingOptions:
         typer.Option(
             metavar="PATH",
             help="Draft head for this model: a file of `train head --head-file`, or the folder of "
-            "an EAGLE-3 or DFlash head.",
+            "an EAGLE-3, DFlash or DSpark head.",
         ),
     ] = None
     no_head: Annotated[

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 import numpy as np
 
 from edgedec.export.heads.bundle_weights import BundleWeights
@@ -12,9 +14,12 @@ from edgedec.export.heads.shipped_heads import DISTRIBUTION
 from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.models.blocks import head_weight
 from edgedec.models.draft_heads import LIGHT_HEADS, HeadEntry
+from edgedec.models.token_pairs import write_token_pairs
 
 _SCHEME = "int8"
 """How heads of publishers are quantised."""
+
+_TOKEN_PAIRS = "token_pairs.bin"
 
 
 def attach_head(model: RecipeModel) -> None:
@@ -61,17 +66,22 @@ def attach_published(model: RecipeModel) -> None:
     config, layers = folder.config(target.config), folder.layers(target.config.n_layers)
     parent = BundleWeights(model.bundle_folder, target)
     folder.check_tokens(parent, target.config)
-    weights = folder.weights(config)
+    weights, pairs = folder.weights(config), folder.token_pairs(config)
+    head = head_model(config, target, folder.kind, len(layers), _SCHEME)
+    pairs_path = str(PurePosixPath(head.graph).with_name(_TOKEN_PAIRS))
     model.head = HeadEntry(
         kind=folder.kind,
         model="",
-        head=head_model(config, target, folder.kind, len(layers), _SCHEME),
+        head=head,
         hidden_layers=layers,
         corpus="",
         n_tokens=0,
         held_out=(),
+        token_pairs=None if pairs is None else pairs_path,
     )
     ids = folder.rising_ids(target.config)
+    if pairs is not None:
+        write_token_pairs(model.bundle_folder / pairs_path, pairs)
     write_head_files(parent, model.head, weights, ids, model.bundle_folder)
 
 

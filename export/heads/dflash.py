@@ -1,11 +1,14 @@
-"""DFlash drafters as z-lab, SpecForge and AngelSlim lay them out.
+"""DFlash drafters as z-lab, SpecForge and AngelSlim lay them out, and DeepSeek's DSpark.
 
 Layers of Qwen3 whose keys and values are also made of the target model's states: `fc` over those of
 some layers side by side, and `hidden_norm`. `norm` is the last one; embeddings and LM head are the
 target model's. In layers with windows rows of a block see those before them alone.
 
+DSpark's rows say the next token, not their own. Its Markov head adds to their logits what follows
+from the token before.
+
 Source: z-lab/dflash ``model.py`` (MIT), sgl-project/SpecForge ``dflash.py`` and Tencent/AngelSlim
-``qwen_dflash.py`` (Apache-2.0).
+``qwen_dflash.py`` (Apache-2.0); deepseek-ai/DeepSpec ``dspark/qwen3/modeling.py`` (MIT).
 """
 
 from __future__ import annotations
@@ -24,12 +27,21 @@ from edgedec.models.draft_heads import DFLASH, INPUT, STATE_NORM, feature_width,
 from edgedec.models.errors import CheckpointError
 from edgedec.models.families import find_family
 from edgedec.models.fields import Fields
+from edgedec.models.token_pairs import TokenPairs
 
 _OF_MODEL = {EMBEDDING, "lm_head.weight"}
+_BEFORE, _AFTER = "markov_head.markov_w1.weight", "markov_head.markov_w2.weight"
+_UNUSED = {"confidence_head.proj.weight", "confidence_head.proj.bias"}
+"""It states how sure the drafter is, which `auto` learns by itself."""
+_OPTIONS, _MOST_RANK = "dflash_config", 4096
 _NAMES = {INPUT: "fc.weight", STATE_NORM: "hidden_norm.weight"}
 _LAYER_IDS, _N_LAYERS = "target_layer_ids", "num_target_layers"
 _KEYS = {_LAYER_IDS, "mask_token_id", "projector_type", "block_size", "is_causal", "causal"}
-"""Those of `dflash_config`."""
+_SPARK_KEYS = {
+    "attention_mode", "markov_rank", "markov_head_type", "confidence_head_alpha",
+    "enable_confidence_head", "confidence_head_with_markov",
+}  # fmt: skip
+"""Those of `dflash_config`; DSpark's beside them."""
 
 
 class DFlashFolder(HeadFolder):
@@ -44,7 +56,7 @@ class DFlashFolder(HeadFolder):
                 f"{self.name} is a draft head of another model: its {_N_LAYERS} is {theirs}, the "
                 f"model has {n_layers} layers"
             )
-        options = self.fields.table("dflash_config")
+        options = self._with(_LAYER_IDS)
         ids = options.integers(_LAYER_IDS, 0, n_layers - 2)
         if not ids or list(ids) != sorted(set(ids)):
             options.fail(_LAYER_IDS, list(ids), "rising layers")
@@ -66,7 +78,7 @@ class DFlashFolder(HeadFolder):
                 "scale embeddings; use another drafter, or none"
             )
         layers = [config.layer(i) for i in range(config.n_layers)]
-        mask_token = self.fields.table("dflash_config").integer(
+        mask_token = self._with("mask_token_id").integer(
             "mask_token_id", least=0, most=target.vocab_size - 1
         )
         return dataclasses.replace(
@@ -81,6 +93,7 @@ class DFlashFolder(HeadFolder):
             is_head_tied=False,
             trimmed_head_size=target.n_logits,
             stack="masked",
+            predicts_next=self.is_spark,
             mask_token=mask_token,
             block_size=self._with("block_size").integer(
                 "block_size", least=2, most=target.max_positions
@@ -99,8 +112,9 @@ class DFlashFolder(HeadFolder):
 
     def _with(self, key: str) -> Fields:
         """Returns the table that ``key`` is in: publishers write it beside the others or within."""
-        options = self.fields.table("dflash_config")
-        return options if key in options.values else self.fields
+        if _OPTIONS in self.fields.values and key in self.fields.table(_OPTIONS).values:
+            return self.fields.table(_OPTIONS)
+        return self.fields
 
     def weights(self, config: ModelConfig) -> dict[str, HeadWeight]:
         """Returns the weights that are not the model's.
@@ -108,10 +122,25 @@ class DFlashFolder(HeadFolder):
         Raises:
             CheckpointError: One is missing, has another shape, or nobody reads it.
         """
-        n_states = len(self.fields.table("dflash_config").items(_LAYER_IDS))
+        n_states = len(self._with(_LAYER_IDS).items(_LAYER_IDS))
         shapes = head_shapes(config, feature_width(config, n_states, DFLASH), DFLASH)
         own = {name: shape for name, shape in shapes.items() if name not in _OF_MODEL}
-        return self.own_weights(own, _NAMES, _OF_MODEL)
+        others = {_BEFORE, _AFTER, *_UNUSED} if self.is_spark else set()
+        return self.own_weights(own, _NAMES, _OF_MODEL | others)
+
+    @property
+    def is_spark(self) -> bool:
+        """Whether it is one of DSpark: rows say the next token, and tokens have a say in that."""
+        return any("DSpark" in name for name in self.fields.texts("architectures"))
+
+    def token_pairs(self, config: ModelConfig) -> TokenPairs | None:
+        """Returns what each token adds to the logits of the next: DSpark's Markov head."""
+        rank = self._with("markov_rank").integer("markov_rank", 0, least=0, most=_MOST_RANK)
+        if not rank or not self.is_spark:
+            return None
+        self._with("markov_head_type").refuse("markov_head_type", "vanilla")
+        shape = (config.vocab_size, rank)
+        return TokenPairs(self.values(_BEFORE, shape), self.values(_AFTER, shape))
 
     def rising_ids(self, target: ModelConfig) -> npt.NDArray[np.int64]:
         """Returns all tokens that the model has logits of."""
@@ -123,9 +152,13 @@ def read_dflash(folder: Path, fields: Fields) -> DFlashFolder:
 
     Raises:
         CheckpointError: It is damaged.
-        UnsupportedModelError: It computes more than DFlash does.
+        UnsupportedModelError: It computes more than DFlash or DSpark does.
     """
-    options = fields.table("dflash_config")
-    options.refuse("projector_type", "dflash")
-    options.only(_KEYS)
-    return DFlashFolder(folder.resolve().name, fields, read_head_tensors(folder))
+    stored = read_head_tensors(folder)
+    tensors = {name.removeprefix("logit_head."): tensor for name, tensor in stored.items()}
+    head = DFlashFolder(folder.resolve().name, fields, tensors)
+    if not head.is_spark or _OPTIONS in fields.values:
+        options = fields.table(_OPTIONS)
+        options.refuse("projector_type", "dspark" if head.is_spark else "dflash")
+        options.only(_KEYS | _SPARK_KEYS if head.is_spark else _KEYS)
+    return head

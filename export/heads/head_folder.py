@@ -18,6 +18,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError
 from edgedec.models.fields import Fields
 from edgedec.models.quant import PlainTensor
+from edgedec.models.token_pairs import TokenPairs
 
 EMBEDDING = "embed_tokens.weight"
 _N_COMPARED, _MIN_COSINE = 256, 0.9
@@ -58,6 +59,14 @@ class HeadFolder(ABC):
     @abstractmethod
     def rising_ids(self, target: ModelConfig) -> npt.NDArray[np.int64]:
         """Returns the tokens that it can name."""
+
+    def token_pairs(self, config: ModelConfig) -> TokenPairs | None:
+        """Returns what each token adds to the logits of the next; None of most heads.
+
+        Raises:
+            CheckpointError: It is missing or has another shape.
+        """
+        return None
 
     def check_tokens(self, parent: BundleWeights, target: ModelConfig) -> None:
         """Raises a CheckpointError where its tokens or embeddings are another model's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from edgedec.models.token_pairs import TokenPairs
 from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.pool import SequencePool
 from edgedec.runtime.text.token_map import TokenMap
@@ -21,7 +22,7 @@ class HeadRole:
     acceptance: share of its drafts that are taken for right before any was made. is_adapter: see
     `ADAPTER`. needs_features: no token is read without features, so the first of a text is not.
     has_raw_features: hidden states are features as they are, without a norm. mask_token,
-    block_size: see `ModelConfig`.
+    block_size, predicts_next: see `ModelConfig`. token_pairs: see `HeadEntry`.
     """
 
     pool: SequencePool
@@ -37,6 +38,8 @@ class HeadRole:
     has_raw_features: bool = False
     mask_token: int = 0
     block_size: int = 0
+    predicts_next: bool = False
+    token_pairs: TokenPairs | None = None
 
     def forget(self) -> None:
         """Empties the idle sequences."""

@@ -26,6 +26,7 @@ from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.models.model_entry import ModelEntry
+from edgedec.models.token_pairs import read_token_pairs
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.drafting.drafter_parts import Need
 from edgedec.runtime.drafting.head_role import HeadRole
@@ -84,6 +85,8 @@ class HeadSource:
         config = head.config
         assert head.head_ids is not None
         ids = read_head_ids(self.folder / head.head_ids, config.vocab_size).tolist()
+        path = self.entry.token_pairs
+        pairs = path and read_token_pairs(self.folder / path, config.vocab_size)
         model = open_model(self.folder, head, self.threads, self.affinity)
         return HeadRole(
             pool=SequencePool(model, self.context),
@@ -99,6 +102,8 @@ class HeadSource:
             has_raw_features=self.entry.kind == EAGLE3,
             mask_token=config.mask_token,
             block_size=config.block_size,
+            predicts_next=config.predicts_next,
+            token_pairs=pairs or None,
         )
 
 

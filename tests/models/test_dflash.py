@@ -23,13 +23,16 @@ from edgedec.export.heads import attached
 from edgedec.export.pipeline import export
 from edgedec.kernels import has_library
 from edgedec.models.draft_heads import DFLASH
-from edgedec.models.errors import CheckpointError, UnsupportedModelError
+from edgedec.models.errors import BundleError, CheckpointError, UnsupportedModelError
 from edgedec.models.manifest import read_manifest
+from edgedec.models.token_pairs import N_CHANGED, TokenPairs
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
 from edgedec.runtime.drafting.drafter_parts import Need
 from edgedec.runtime.drafting.drafters.dflash.dflash_drafter import BlockPasses, DFlashDrafter
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.row_stats import RowStats
+from edgedec.runtime.sequences.rows import Rows
 from tests.models import test_llama_mlp_bias as toys
 from tests.parity.family_parity import SIZES, TOKENS, Logits, Toy, torch
 
@@ -49,7 +52,8 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 
-WINDOW = 40
+BEFORE, AFTER = "markov_head.markov_w1.weight", "markov_head.markov_w2.weight"
+RANK, WINDOW = 6, 40
 WINDOWS = {
     "layer_types": ["full_attention", "sliding_attention"], "sliding_window": WINDOW,
     "use_sliding_window": True,
@@ -66,7 +70,7 @@ class Oracle:
     """The drafter in torch. tensors: by their names in the publisher's file."""
 
     def __init__(self, target: Any) -> None:
-        self.is_causal = [False] * N_LAYERS
+        self.is_causal, self.is_spark = [False] * N_LAYERS, False
         torch.manual_seed(6)
         shapes: dict[str, tuple[int, ...]] = {"fc.weight": (SIZE, len(LAYERS) * SIZE)}
         norms = {"hidden_norm": SIZE, "norm": SIZE}
@@ -97,7 +101,8 @@ class Oracle:
         folder.mkdir()
         kept = {k: v for k, v in (self.tensors | tensors).items() if v is not None}
         save_file({k: v.contiguous() for k, v in kept.items()}, folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps(CONFIG | (config or {})))
+        keys = {k: v for k, v in (CONFIG | (config or {})).items() if v is not None}
+        (folder / "config.json").write_text(json.dumps(keys))
         return folder
 
     def states(self, tokens: list[int]) -> dict[int, Logits]:
@@ -112,11 +117,18 @@ class Oracle:
         with torch.inference_mode():
             read = torch.tensor(np.concatenate([states[layer] for layer in LAYERS], axis=1))
             of_text = self.norm(self.linear(read, "fc"), "hidden_norm")
-            x = self.target.model.embed_tokens(torch.tensor([text[-1], *[MASK] * n_levels]))
+            masks = [MASK] * (n_levels - self.is_spark)
+            x = self.target.model.embed_tokens(torch.tensor([text[-1], *masks]))
             for i in range(N_LAYERS):
                 x = self.layer(x, of_text, i)
-            logits: Logits = self.target.lm_head(self.norm(x[1:], "norm")).numpy()
+            logits: Logits = self.target.lm_head(self.norm(x[-n_levels:], "norm")).numpy()
         return logits
+
+    def after(self, token: int) -> Logits:
+        """Returns what DSpark's Markov head adds to the logits behind ``token``."""
+        after, before = self.tensors[AFTER], self.tensors[BEFORE]
+        added: Logits = (after @ before[token]).numpy()
+        return added
 
     def layer(self, x: Any, of_text: Any, i: int) -> Any:
         prefix = f"layers.{i}"
@@ -207,13 +219,21 @@ def drafter(engine: Engine) -> DFlashDrafter:
 
 def levels(passes: BlockPasses, text: list[int], n_levels: int) -> list[Logits]:
     """Returns the logits of the first mask token behind ``text``, and of the others."""
+
+    def checked(rows: Rows) -> Logits:
+        expected, found = RowStats.of(rows.logits), rows.stats
+        assert found.top_ids.tolist() == expected.top_ids.tolist()
+        np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, rtol=1e-5)
+        row: Logits = rows.logits[0]
+        return row
+
     passes.n_levels = n_levels
     assert passes.can_read(text)
     passes.align(text)
     assert passes.room(text) >= n_levels
-    found = [run_passes(passes.feed(text, with_logits=True)).logits[0]]
+    found = [checked(run_passes(passes.feed(text, with_logits=True)))]
     for row in range(-1, n_levels - 2):
-        found.append(run_passes(passes.grow([0], [row], with_logits=True)).logits[0])
+        found.append(checked(run_passes(passes.grow([0], [row], with_logits=True))))
     return found
 
 
@@ -222,6 +242,8 @@ def check(passes: BlockPasses, oracle: Oracle, text: list[int], n_levels: int) -
     start = len(text) - 1 - passes.sequence.n_tokens
     assert list(passes.sequence.tokens) == text[start:-1]
     expected = oracle(text, n_levels, start)
+    if oracle.is_spark:  # `levels` asks what follows token 0 in all places but the first
+        expected += np.stack([oracle.after(t) for t in (text[-1], *[0] * (n_levels - 1))])
     np.testing.assert_allclose(found, expected, atol=1e-4 * float(expected.std()))
 
 
@@ -270,6 +292,114 @@ def test_layers_with_windows_are_causal_unless_the_publisher_says_otherwise(
             text = follow(passes, oracle, text, [3, 1, 4])
         passes.end(text)
         check_texts(engine, "dflash", 0.8)
+
+
+DEEPSEEKS = {
+    "architectures": ["Qwen3DSparkModel"], "dflash_config": None, "markov_rank": RANK,
+    "markov_head_type": "vanilla", **CONFIG["dflash_config"],
+}  # fmt: skip
+SPECFORGES = {
+    "architectures": ["DSparkDraftModel"],
+    "dflash_config": CONFIG["dflash_config"]
+    | {"projector_type": "dspark", "markov_rank": RANK, "enable_confidence_head": True},
+}
+
+
+@pytest.fixture
+def spark(toy: Toy) -> Oracle:
+    """A drafter of DSpark. Its own embeddings are those of the target."""
+    oracle = Oracle(toy.model)
+    oracle.is_spark = True
+    oracle.tensors |= {
+        name: torch.randn(SIZES["vocab_size"], RANK).half().float() for name in (BEFORE, AFTER)
+    } | {
+        "confidence_head.proj.weight": torch.randn(1, SIZE + RANK),
+        "embed_tokens.weight": toy.model.model.embed_tokens.weight.data,
+    }
+    return oracle
+
+
+@pytest.mark.parametrize("config", [DEEPSEEKS, SPECFORGES])
+def test_a_drafter_of_dspark_says_what_torch_does(
+    toy: Toy, spark: Oracle, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    with opened(toy, spark, tmp_path, **config) as engine:
+        text, drafter = list(TOKENS), drafter_of(engine)
+        passes = drafter.open(DraftPrompt(text[:-1], spark.states(text[:-1])), text[:-1])
+        for n_levels, more in ((BLOCK, [5, 6]), (1, [9]), (4, [7, 7, 1])):
+            check(passes, spark, text, n_levels)
+            text = follow(passes, spark, text, more)
+        passes.end(text)
+        for temperature in (0.0, 0.8):
+            for method in ("dflash", "auto"):
+                check_texts(engine, method, temperature)
+
+
+def test_the_tokens_that_dspark_drafts_are_those_of_torch(
+    toy: Toy, spark: Oracle, tmp_path: Path
+) -> None:
+    text, expected = list(TOKENS), []
+    for row in spark(text, 3):
+        expected.append(int((row + spark.after([*text, *expected][-1])).argmax()))
+    with opened(toy, spark, tmp_path, **DEEPSEEKS) as engine:
+        drafting = drafter_of(engine).begin(DraftPrompt(text[:-1], spark.states(text[:-1])))
+        context = DraftContext(text, len(text) - 1, SamplingConfig(), Noise(0))
+        tree = run_passes(drafting.propose(context, Budget(n_nodes=300, depth=3)))
+        found, last = [], -1
+        while children := tree.children(last):
+            last = children[0]
+            found.append(tree.nodes[last].token)
+        assert found == expected[: len(found)]
+        assert found
+        drafting.end(text)
+
+
+def test_the_likeliest_tokens_get_what_is_added() -> None:
+    """Of a row that is longer than `N_CHANGED`, these alone."""
+    generator = np.random.default_rng(3)
+    logits = generator.standard_normal((2, 2 * N_CHANGED)).astype(np.float32)
+    pairs = TokenPairs(*generator.standard_normal((2, 2 * N_CHANGED, 3)).astype(np.float16))
+    found, ids = pairs.added(logits, [7, 9])
+    for row, changed, of_row, token in zip(logits, found, ids, [7, 9], strict=True):
+        likely = row >= np.sort(row)[-N_CHANGED]
+        assert of_row.tolist() == np.flatnonzero(likely).tolist()
+        added = pairs.after.astype(np.float32) @ pairs.before[token].astype(np.float32)
+        np.testing.assert_allclose(changed, np.where(likely, row + added, row), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "expected"),
+    [
+        ({"markov_head_type": "rnn"}, {}, "markov_head_type"),
+        ({"markov_rank": RANK + 1}, {}, "markov_w1.weight is .*, expected"),
+        ({}, {AFTER: None}, "markov_w2.weight is nothing, expected"),
+        ({"vocab_size": 96}, {}, "of another model: its vocab_size is 96, the model's 97"),
+        ({}, {"embed_tokens.weight": torch.randn(97, 40)}, "its embeddings differ from"),
+    ],
+)
+def test_damaged_drafters_of_dspark_are_refused(
+    toy: Toy,
+    spark: Oracle,
+    tmp_path: Path,
+    config: dict[str, Any],
+    tensors: dict[str, Any],
+    expected: str,
+) -> None:
+    folder = spark.write(tmp_path / "head", DEEPSEEKS | config, **tensors)
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=expected):
+        export(ExportConfig(str(toy.folder), tmp_path / "b", head=folder))
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_bundle_with_a_cut_markov_head_is_refused(
+    toy: Toy, spark: Oracle, tmp_path: Path
+) -> None:
+    with opened(toy, spark, tmp_path, **DEEPSEEKS):
+        pass
+    (path,) = (tmp_path / "b").rglob("token_pairs.bin")
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(BundleError, match=r"token_pairs\.bin"):
+        load(tmp_path / "b").close()
 
 
 def test_the_drafted_tokens_are_those_of_torch(oracle: Oracle, drafter: DFlashDrafter) -> None:

@@ -9,9 +9,11 @@ Source: DFlash (Chen et al., 2026), z-lab/dflash ``model.py``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from edgedec.models.token_pairs import TokenPairs
 from edgedec.runtime.drafting.draft_passes import PREFIX
 from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
 from edgedec.runtime.drafting.drafters.draft.parallel import LevelDrafting, LevelPasses
@@ -20,6 +22,7 @@ from edgedec.runtime.drafting.drafters.eagle.feature_drafting import FeatureDraf
 from edgedec.runtime.drafting.head_role import HeadRole
 from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.prefill import HiddenStates
+from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Float32, Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -47,7 +50,7 @@ class BlockPasses(LevelPasses, FeaturePasses):
         """Returns how many rows the next proposal computes, those of the block included."""
         n_common = common_prefix(self.sequence.tokens, text[self._text.start : -1])
         first = self._first_missing(n_common)
-        return len(text) - first + self.n_levels
+        return len(text) - first + self._n_masks
 
     def align(self, text: Sequence[int]) -> int:
         """Forgets the tree, and what was read that is not in ``text``.
@@ -74,7 +77,8 @@ class BlockPasses(LevelPasses, FeaturePasses):
 
     def feed(self, text: Sequence[int], with_logits: bool) -> Passes[Rows]:
         """Reads the rest of ``text``, which it can; returns the row of the first mask token."""
-        known, sequence, n_block = self._text.features, self.sequence, 1 + self.n_levels
+        known, sequence, role = self._text.features, self.sequence, self._role
+        n_block = 1 + self._n_masks
         sequence.rewind(min(sequence.n_tokens, len(text) - 1 - self._text.start))
         first = self._first_missing(sequence.n_tokens)
         if first != self._text.start + sequence.n_tokens:
@@ -83,21 +87,21 @@ class BlockPasses(LevelPasses, FeaturePasses):
         n_new = len(text) - 1 - first
         block = np.zeros((n_block, sequence.model.capabilities.features), np.float32)
         block[:, -1] = 1
-        tokens = (*text[first:], *[self._role.mask_token] * self.n_levels)
+        tokens = (*text[first:], *[role.mask_token] * self._n_masks)
         n, n_past = len(tokens), sequence.n_tokens
         rows = yield Pass(
             sequence,
             # Of causal layers the parents decide what rows see.
             TokenTree(tokens, tuple(range(-1, n - 1)), tuple(range(n_past, n_past + n))),
-            range(n_new + 1, n_new + n_block),
-            with_logits=with_logits,
+            range(n - self.n_levels, n),
+            with_logits=with_logits or role.token_pairs is not None,
             features=self._features(first, len(text) - 1, block),
         )
         sequence.commit(range(n_new))
         known.drop_before(len(text) - 1 - self._n_kept)
         self.cost.n_fed += n
         self.cost.feed_ms += rows.ms
-        return self.keep(rows)
+        return self.keep(rows, text[-1])
 
     def end(self, text: Sequence[int]) -> None:
         """Keeps what was read of ``text``, and gives the sequence back."""
@@ -105,9 +109,19 @@ class BlockPasses(LevelPasses, FeaturePasses):
         super().end(text)
 
     def room(self, text: Sequence[int]) -> int:
-        """Returns how many mask tokens fit behind ``text``."""
+        """Returns how many tokens a block behind ``text`` can draft."""
         n_read = len(text) - self._first_missing(self.sequence.n_tokens) + self.sequence.n_tokens
-        return min(self._role.block_size - 1, self.sequence.context - n_read)
+        n_masks = min(self._role.block_size - 1, self.sequence.context - n_read)
+        return n_masks + self._role.predicts_next
+
+    @property
+    def _n_masks(self) -> int:
+        """Mask tokens of the next block."""
+        return self.n_levels - self._role.predicts_next
+
+    def _level(self, depths: list[int], before: Sequence[int], ms: float) -> Rows:
+        rows, pairs = super()._level(depths, before, ms), self._role.token_pairs
+        return rows if pairs is None else _with_pairs(rows, pairs, before)
 
     def _first_missing(self, n_read: int) -> int:
         """Returns the first place to read of a text of which ``n_read`` tokens are read.
@@ -120,6 +134,27 @@ class BlockPasses(LevelPasses, FeaturePasses):
         known = self._text.features
         of_text = known.rows(first, stop) if first < stop else block[:0]
         return np.concatenate([of_text, block])
+
+
+def _with_pairs(rows: Rows, pairs: TokenPairs, before: Sequence[int]) -> Rows:
+    """Returns ``rows`` with what the tokens before them add, and statistics but the entropy.
+
+    No row is sorted: what is likely is among the logits that changed.
+    """
+    logits, ids = pairs.added(rows.logits, before)
+    old = np.take_along_axis(rows.logits, ids, axis=1)
+    new = RowStats.of(np.take_along_axis(logits, ids, axis=1))
+    whole = rows.stats.log_sum_exp
+    others = np.maximum(1 - np.exp(old - whole[:, None]).sum(axis=1), 1e-9)
+    found = np.take_along_axis(ids, np.maximum(new.top_ids, 0), axis=1)
+    top_ids = np.where(new.top_ids < 0, -1, found)
+    stats = replace(
+        new,
+        argmax=top_ids[:, 0].copy(),
+        log_sum_exp=np.logaddexp(new.log_sum_exp, whole + np.log(others)).astype(np.float32),
+        top_ids=top_ids,
+    )
+    return Rows(logits, {}, stats, rows.ms)
 
 
 class DFlashDrafting(LevelDrafting, FeatureDrafting):

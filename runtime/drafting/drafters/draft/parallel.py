@@ -48,10 +48,10 @@ class LevelPasses(DraftPasses):
         """Returns True: nothing is computed."""
         return True
 
-    def keep(self, levels: Rows) -> Rows:
-        """Takes the rows of all levels, as copies; returns the first."""
+    def keep(self, levels: Rows, last: int) -> Rows:
+        """Takes the rows of all levels, as copies; returns the first, after token ``last``."""
         self._levels = levels.listed(range(self.n_levels))
-        return self._level([0], levels.ms)
+        return self._level([0], [last], levels.ms)
 
     def _extend(
         self, tokens: Sequence[int], parents: Sequence[int], with_logits: bool
@@ -61,10 +61,11 @@ class LevelPasses(DraftPasses):
         first = len(self._tokens)
         self._tokens += tokens
         self._parents += parents
-        return self._level([self._depths[first + i] for i in range(len(tokens))], 0.0)
+        return self._level([self._depths[first + i] for i in range(len(tokens))], tokens, 0.0)
         yield  # makes it a step without passes
 
-    def _level(self, depths: list[int], ms: float) -> Rows:
+    def _level(self, depths: list[int], before: Sequence[int], ms: float) -> Rows:
+        """Returns the rows of these ``depths``, each after a token."""
         assert self._levels is not None
         rows = self._levels.listed(depths)
         rows.ms = ms
@@ -104,7 +105,7 @@ class MaskedPasses(LevelPasses):
         )
         self.sequence.commit(range(len(new)))
         self.cost.feed_ms += rows.ms
-        return self.keep(rows)
+        return self.keep(rows, text[-1])
 
 
 class LevelDrafting(TreeDrafting):
