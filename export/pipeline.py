@@ -18,7 +18,7 @@ from edgedec.export.heads.exits import add_exit
 from edgedec.export.heads.head_file import HeadFile, read_head_file
 from edgedec.export.heads.published import attach_draft_layer
 from edgedec.export.heads.published_heads import read_published_head
-from edgedec.export.heads.shipped_heads import Candidates, find_candidates
+from edgedec.export.heads.shipped_heads import DISTRIBUTION, Candidates, find_candidates
 from edgedec.export.phases.cross_kernels import add_kernels, check_tools
 from edgedec.export.phases.model_export import ModelExport, Phases
 from edgedec.export.phases.optimum_model import OptimumModel, emit_with_optimum, find_recipeless
@@ -147,6 +147,7 @@ def _open_target(config: ExportConfig) -> _Making:
         head_file=head,
         shipped_heads=shipped.files,
         published_head=published,
+        notes=_without_adapters(config, source),
         warnings=[f"a shipped draft head is left out: {line}" for line in shipped.damaged],
         draft_layer=source if has_layer else None,
         left_out=_left_out(config, source),
@@ -163,6 +164,19 @@ def _open_target(config: ExportConfig) -> _Making:
 def _read_layers(heads: Iterable[HeadFile | None]) -> set[int]:
     """Returns the layers whose hidden states draft heads read."""
     return {layer for head in heads if head for layer in head.facts.hidden_layers}
+
+
+def _without_adapters(config: ExportConfig, source: Checkpoint) -> list[str]:
+    """Returns a line about the shipped head of the model that adapters changed, if there is one."""
+    is_usual = config.takes_draft_layer and config.quantization == "keep"
+    if not (config.lora and is_usual) or source.has_draft_layer:
+        return []
+    names = ", ".join(file.path.stem for file in find_candidates(source.config).files)
+    line = (
+        f"without a draft head: that of {DISTRIBUTION} ({names}) was trained for the model without "
+        "the adapter; `edgedec train head` trains one for this bundle"
+    )
+    return [line] if names else []
 
 
 def _left_out(config: ExportConfig, source: Checkpoint) -> str:

@@ -32,6 +32,7 @@ safe_open = pytest.importorskip("safetensors").safe_open
 from edgedec.training.features.feature_file import TextFeatures  # noqa: E402
 from edgedec.training.heads import train_head as heads  # noqa: E402
 
+from ..export.checkpoints.test_lora import write_adapter  # noqa: E402
 from .head_parts import CONTEXT, check_text, plan_of, put, trained  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -161,6 +162,22 @@ def test_a_shipped_head_of_other_weights_is_left_out_with_a_line(
         r"without a draft head: that of edgedec-heads \(tiny\) is of another release or "
         r"quantisation of the model, its hash is not \w{12}$",
         line,
+    )
+
+
+def test_a_model_that_an_adapter_changes_gets_no_shipped_head_and_says_so(
+    source: Path, tmp_path: Path, ship: Ship
+) -> None:
+    ship()
+    write_adapter(tmp_path / "adapter")
+    config = ExportConfig(
+        str(source), tmp_path / "b.edgedec", context=CONTEXT, lora=((tmp_path / "adapter", 1.0),)
+    )
+    done = export(config)
+    assert read_manifest(tmp_path / "b.edgedec").head is None
+    assert done.notes == (
+        "without a draft head: that of edgedec-heads (tiny) was trained for the model without the "
+        "adapter; `edgedec train head` trains one for this bundle",
     )
 
 
