@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.models.errors import ConfigError
+from edgedec.system.locks import lock_folder
 from edgedec.training.features.corpus import Corpus
 from edgedec.training.kv_maps.fit_maps import corpus_windows
 
@@ -96,6 +98,23 @@ def test_what_cannot_be_trained(cli: Cli, smollm2_bundle: Path, tmp_path: Path) 
     (tmp_path / "new" / "mine").touch()
     assert "exists already" in cli(*asked).error
     assert sorted(tmp_path.iterdir()) == [tmp_path / "new"]
+
+
+@pytest.mark.e2e
+def test_two_trainings_of_one_head_do_not_mix(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
+    """What the first has read stays as it is."""
+    pytest.importorskip("torch", reason="needs the extra train")
+    folder = tmp_path / ".head.edgedec.features"
+    folder.mkdir()
+    (folder / "tokens.bin").write_bytes(b"of the first")
+    lock = lock_folder(folder)
+    assert lock is not None
+    corpus, output = Path(__file__).parent, tmp_path / "head.edgedec"
+    done = cli("train", "head", small_bundle, "--kind", "medusa", "--corpus", corpus, "-o", output)
+    assert f"another training uses {folder}: wait until it ends, or choose" in done.error
+    assert (folder / "tokens.bin").read_bytes() == b"of the first"
+    os.close(lock)
+    assert not output.exists()
 
 
 @pytest.mark.e2e

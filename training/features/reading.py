@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, cycle
 from pathlib import Path
 
+from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import BundleManifest, fingerprint_of
 from edgedec.runtime.engine.at_once import choose_n_at_once
 from edgedec.runtime.engine.engine import Engine
@@ -15,6 +17,7 @@ from edgedec.runtime.engine.prompt_files import read_prompts
 from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
+from edgedec.system.locks import lock_folder
 from edgedec.training.features.corpus import Corpus
 from edgedec.training.features.feature_file import FeatureFile
 from edgedec.training.features.feature_reader import WINDOW, FeatureReader, beginnings
@@ -45,7 +48,7 @@ def features_of(
     replay: texts that `run --adapt` kept. layers: whose hidden states are read.
 
     Raises:
-        ConfigError: The corpus or the prompts cannot be read.
+        ConfigError: The corpus or the prompts cannot be read, or another training uses the folder.
         BundleError: The bundle is broken.
         OSError: The disk is full.
     """
@@ -62,27 +65,51 @@ def features_of(
     if options.written is not None:
         written = read_written(options.written, known[0], config.vocab_size)
     key = (*known, *map(Path.absolute, (*texts, *prompts)), *replayed, options.temperature, written)
-    file = FeatureFile(folder, key, len(layers) * config.hidden_size)
-    n_most = min(options.max_tokens, options.cache_mb * 10**6 // file.token_nbytes)
-    n_own = min(options.n_self if written is None else sum(map(len, written.texts)), n_most)
-    corpus = Corpus(tuple(texts), min(WINDOW, manifest.target.context))
-    with load(bundle, EngineOptions(threads=options.threads, draft=False)) as engine:
-        encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
-        reader = FeatureReader(engine, layers, epsilon, file, report, clock.is_reading_over)
-        reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
-        if written is not None:
-            reader.write((), n_own, lambda _, first: (text for text in written.texts[first:]))
-        elif n_own:
-            n_at_once = choose_n_at_once(options.parallel, engine)
-            answers = OwnAnswers(engine, options.temperature, n_at_once, clock.is_reading_over)
-            reader.write(own_prompts(texts, prompts, engine), n_own, answers)
-    is_over = False
+    with _alone_in(folder):
+        file = FeatureFile(folder, key, len(layers) * config.hidden_size)
+        n_most = min(options.max_tokens, options.cache_mb * 10**6 // file.token_nbytes)
+        n_own = min(options.n_self if written is None else sum(map(len, written.texts)), n_most)
+        corpus = Corpus(tuple(texts), min(WINDOW, manifest.target.context))
+        with load(bundle, EngineOptions(threads=options.threads, draft=False)) as engine:
+            encode, epsilon = engine.tokenizer.encode, config.rms_norm_eps
+            reader = FeatureReader(engine, layers, epsilon, file, report, clock.is_reading_over)
+            reader.read(chain(replayed, corpus.windows(encode)), n_most - n_own)
+            if written is not None:
+                reader.write((), n_own, lambda _, first: (text for text in written.texts[first:]))
+            elif n_own:
+                n_at_once = choose_n_at_once(options.parallel, engine)
+                answers = OwnAnswers(engine, options.temperature, n_at_once, clock.is_reading_over)
+                reader.write(own_prompts(texts, prompts, engine), n_own, answers)
+        is_over = False
+        try:
+            yield file, corpus.n_skipped
+            is_over = not clock.is_stopping()
+        finally:
+            if options.features is None and (is_over or not file.n_tokens):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Makes the folder, which no other training may use meanwhile.
+
+    Raises:
+        ConfigError: Another one does, or the folder cannot be made.
+    """
     try:
-        yield file, corpus.n_skipped
-        is_over = not clock.is_stopping()
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = lock_folder(folder)
+    except OSError as error:
+        raise ConfigError(f"cannot make {folder}: {error.strerror}") from None
+    if lock is None:
+        raise ConfigError(
+            f"another training uses {folder}: wait until it ends, or choose another path with -o "
+            "or --features"
+        )
+    try:
+        yield
     finally:
-        if options.features is None and (is_over or not file.n_tokens):
-            shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def own_prompts(texts: Sequence[Path], prompts: list[Path], engine: Engine) -> Iterator[list[int]]:
