@@ -206,12 +206,17 @@ def attention_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
 
 def add_attention(ops: Ops[T], config: ModelConfig, layer: int, x: T, h: T) -> T:
     """Returns ``x`` plus what the attention of ``layer`` makes of ``h``."""
+    return _added(ops, config, x, attended(ops, config, layer, h), f"layers.{layer}.self_attn")
+
+
+def attended(ops: Ops[T], config: ModelConfig, layer: int, h: T) -> T:
+    """Returns what the attention of ``layer`` makes of ``h``."""
     prefix = f"layers.{layer}.self_attn"
     heads = _heads(ops, config, layer, h)
     if config.has_output_gate:
         heads = ops.sigmoid_gate(heads, _projected(ops, config, h, f"{prefix}.g_proj"))
     bias = f"{prefix}.o_proj.bias" if config.has_o_bias else None
-    return _added(ops, config, x, ops.linear(heads, f"{prefix}.o_proj.weight", bias), prefix)
+    return ops.linear(heads, f"{prefix}.o_proj.weight", bias)
 
 
 def source_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
@@ -328,8 +333,13 @@ def mlp_half(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
         if not config.shared_expert_size:
             return x
         return ops.add(x, shared_expert(ops, h, prefix, config.has_shared_gate))
-    y = _mlp_linear(ops, config, _inner(ops, config, layer, h), f"{prefix}.down_proj")
-    return _added(ops, config, x, y, prefix)
+    return _added(ops, config, x, mlp(ops, config, layer, h), prefix)
+
+
+def mlp(ops: Ops[T], config: ModelConfig, layer: int, h: T) -> T:
+    """Returns what the MLP of ``layer`` makes of ``h``."""
+    inner = _inner(ops, config, layer, h)
+    return _mlp_linear(ops, config, inner, f"layers.{layer}.mlp.down_proj")
 
 
 def _mlp_linear(ops: Ops[T], config: ModelConfig, h: T, stem: str) -> T:

@@ -148,7 +148,9 @@ class ModelConfig:
         where a token is to be found. predicts_next: the logits of a row are of the token behind it,
         as those of other models are, not of its own. drafts_in_one_pass: a decoder was trained to
         say beside mask tokens what follows in their places. block_size: the last token of a text
-        and most mask tokens behind it, of a masked head that drafts; 0 for others.
+        and most mask tokens behind it, of a masked head that drafts; 0 for others. conv_group:
+        channels that share what such a head's convolutions get from a row; 0: it has none.
+        n_candidates: tokens of a place that it chooses among by the token before; 0 for all.
     n_token_types: rows of the table of token types; texts have type 0. 0: there is no table.
     suppressed_tokens: those that are never written, rising; a trimmed head has them all the same.
     n_streams: residual streams of AltUp, see `families.gemma3n`. laurel_rank: of its products.
@@ -211,6 +213,8 @@ class ModelConfig:
     predicts_next: bool = False
     drafts_in_one_pass: bool = False
     block_size: int = 0
+    conv_group: int = 0
+    n_candidates: int = 0
     n_distance_buckets: int = 0
     max_distance: int = 0
     encoder: ModelConfig | None = None
@@ -259,6 +263,10 @@ class ModelConfig:
         if self.block_size and not 2 <= self.block_size <= self.max_positions:
             raise ConfigError(
                 f"block_size is {self.block_size}, expected 2 to {self.max_positions}"
+            )
+        if self.conv_group and self.hidden_size % self.conv_group:
+            raise ConfigError(
+                f"conv_group is {self.conv_group}, expected a divisor of {self.hidden_size}"
             )
         if not 0 <= self.mask_token < self.vocab_size:
             raise ConfigError(

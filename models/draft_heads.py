@@ -17,7 +17,8 @@ a matrix, or its own output before the norm; attention reads the normed token be
 
 `DFLASH` is a stack of layers that publishers train to fill masks in behind the text. Rows of the
 text give it keys and values alone, made of hidden states of some layers. Rows of a block, the last
-token and masks behind it, see these and each other. Embeddings and LM head are the model's.
+token and masks behind it, see these and each other. Embeddings and LM head are the model's. In
+some, convolutions around the sub-layers mix each row of a block with the one before.
 
 Source: EAGLE (Li et al., 2024) for the shift by one and the head's own outputs as features, EAGLE-3
 (Li et al., 2025) for features of several layers; Medusa (Cai et al., 2024), Hydra (Ankner et al.,
@@ -32,6 +33,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import product
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -40,10 +43,12 @@ import numpy.typing as npt
 from edgedec.models.blocks import (
     Ops,
     add_attention,
+    attended,
     attention_half,
     decoder_head,
     decoder_shapes,
     head_weight,
+    mlp,
     mlp_half,
 )
 from edgedec.models.config import ModelConfig
@@ -66,6 +71,12 @@ HEAD_KINDS = (*DRAFT_HEADS, EXIT, ADAPTER, MTP_LAYER, EAGLE3, DFLASH)
 
 PUBLISHED = (MTP_LAYER, EAGLE3, DFLASH)
 """Kinds that publishers trained: of their texts and of what they guess nothing is stated."""
+
+CONVOLUTIONS = ("attention_conv", "mlp_conv")
+"""Those of a layer of `DFLASH` that has some: before and behind its sub-layer, of two rows each."""
+
+N_FLAGS = 2
+"""Numbers behind the states that a row of `DFLASH` reads."""
 
 EAGLE3_LAYERS = 3
 """Layers whose hidden states `EAGLE3` reads."""
@@ -198,10 +209,11 @@ def feature_width(config: ModelConfig, n_layers: int, kind: str = EAGLE, n_heads
 
     `EAGLE`, `EAGLE3` and `MTP_LAYER` read hidden states of ``n_layers``, then their own; `HYDRA`,
     of ``n_heads``, the last layer's, then the normed embeddings of the tokens behind that; `DFLASH`
-    those of ``n_layers``, then 1 where the row is one of a block; the others one layer's.
+    those of ``n_layers``, then 1 behind the first row of a block, then 1 in all of its rows; the
+    others one layer's.
     """
     if kind == DFLASH:
-        return n_layers * config.hidden_size + 1
+        return n_layers * config.hidden_size + N_FLAGS
     n_parts = {HYDRA: n_heads, **dict.fromkeys((EAGLE, EAGLE3, MTP_LAYER), n_layers + 1)}
     return n_parts.get(kind, 1) * config.hidden_size
 
@@ -271,8 +283,19 @@ def head_shapes(config: ModelConfig, width: int, kind: str = EAGLE) -> dict[str,
             of_decoder[name] = (of_decoder[name][0], 2 * size)
         return of_decoder | {STATE_NORM: (size,), INPUT: (size, width - size)}
     if kind == DFLASH:
-        return of_decoder | {STATE_NORM: (size,), INPUT: (size, width - 1)}
+        own = {STATE_NORM: (size,), INPUT: (size, width - N_FLAGS)}
+        return of_decoder | own | _convolution_shapes(config)
     return of_decoder | {TOKEN_NORM: (size,), INPUT: (size, size + width)}
+
+
+def _convolution_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    size, shapes = config.hidden_size, dict[str, tuple[int, ...]]()
+    for i in range(config.n_layers if config.conv_group else 0):
+        for name, side, tap in product(CONVOLUTIONS, range(2), range(2)):
+            stem = f"layers.{i}.{name}"
+            shapes[f"{stem}.base_{side}_{tap}.weight"] = (size,)
+            shapes[f"{stem}.kernel_{side}_{tap}.weight"] = (size // config.conv_group, size)
+    return shapes
 
 
 def _light_shapes(config: ModelConfig, kind: str) -> dict[str, tuple[int, ...]]:
@@ -340,6 +363,14 @@ class HeadOps(Ops[T], Protocol[T]):
         """Returns ``x`` with zeros in each row whose last feature is 0."""
         raise UnsupportedModelError("heads that fill masks in are not trained here, only exported")
 
+    def row_before(self, x: T) -> T:
+        """Returns, in each row whose last feature but one is 1, the row of ``x`` before."""
+        raise UnsupportedModelError("heads that fill masks in are not trained here, only exported")
+
+    def scale_groups(self, x: T, scales: T, size: int) -> T:
+        """Returns each row of ``x``, in groups of ``size`` numbers, times its ``scales``."""
+        raise UnsupportedModelError("heads that fill masks in are not trained here, only exported")
+
 
 def head_recipe(
     ops: HeadOps[T], config: ModelConfig, kind: str = EAGLE, heads: Sequence[int] | None = None
@@ -401,15 +432,43 @@ def _eagle3(ops: HeadOps[T], config: ModelConfig) -> T:
 
 
 def _dflash(ops: HeadOps[T], config: ModelConfig) -> T:
-    """Returns the logits. Each row reads either the text's states or, in a block, its token."""
-    states = ops.first(ops.features(), -1)
+    """Returns the logits. Each row reads either the text's states or, in a block, its token.
+
+    It notes the normed rows that the logits are of, where candidates are chosen by them.
+    """
+    states = ops.first(ops.features(), -N_FLAGS)
     of_text = ops.rms_norm(ops.linear(states, INPUT), STATE_NORM)
     x = ops.embed("embed_tokens.weight")
     for i in range(config.n_layers):
-        x = ops.of_block(x)
-        h = ops.add(ops.rms_norm(x, f"layers.{i}.input_layernorm.weight"), of_text)
-        x = mlp_half(ops, config, i, add_attention(ops, config, i, x, h))
-    return ops.linear(ops.select_rows(ops.rms_norm(x, "norm.weight")), "lm_head.weight")
+        x = _dflash_layer(ops, config, i, ops.of_block(x), of_text)
+    x = ops.rms_norm(x, "norm.weight")
+    if config.n_candidates:
+        ops.hidden(x, OUTPUT)
+    return ops.linear(ops.select_rows(x), "lm_head.weight")
+
+
+def _dflash_layer(ops: HeadOps[T], config: ModelConfig, i: int, x: T, of_text: T) -> T:
+    """Returns the rows behind layer ``i``. of_text: keys and values of the text are made of it."""
+    h = ops.rms_norm(x, f"layers.{i}.input_layernorm.weight")
+    if not config.conv_group:
+        return mlp_half(ops, config, i, add_attention(ops, config, i, x, ops.add(h, of_text)))
+
+    def convolved(y: T, h: T, name: str, side: int) -> T:
+        stem, of_row = f"layers.{i}.{name}", []
+        for tap, rows in enumerate((y, ops.row_before(y))):
+            scales = ops.linear(h, f"{stem}.kernel_{side}_{tap}.weight")
+            of_row += [
+                ops.scale_channels(rows, f"{stem}.base_{side}_{tap}.weight"),
+                ops.scale_groups(rows, scales, config.conv_group),
+            ]
+        return reduce(ops.add, of_row)
+
+    of_attention, of_mlp = CONVOLUTIONS
+    seen = ops.add(convolved(h, h, of_attention, 0), of_text)
+    x = ops.add(x, convolved(attended(ops, config, i, seen), h, of_attention, 1))
+    h = ops.rms_norm(x, f"layers.{i}.post_attention_layernorm.weight")
+    y = mlp(ops, config, i, convolved(h, h, of_mlp, 0))
+    return ops.add(x, convolved(y, h, of_mlp, 1))
 
 
 def _light(ops: HeadOps[T], config: ModelConfig, kind: str, heads: Sequence[int]) -> T:

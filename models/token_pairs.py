@@ -20,35 +20,51 @@ N_CHANGED = 256
 
 @dataclass(frozen=True)
 class TokenPairs:
-    """Both factors. Shapes: each [vocabulary, rank]."""
+    """Both factors, and the matrix that makes of a head's row what weighs their products, if any.
+
+    n_candidates: tokens of a row, the likeliest, that are left; 0 for all.
+
+    Shapes: before and after [vocabulary, rank], gate [rank, hidden size].
+    """
 
     before: npt.NDArray[np.floating]
     after: npt.NDArray[np.floating]
+    gate: npt.NDArray[np.floating] | None = None
+    n_candidates: int = 0
+
+    def weights(self, rows: Float32) -> Float32:
+        """Returns what weighs the products [T, rank] behind ``rows`` [T, hidden size] of a head."""
+        assert self.gate is not None
+        weights: Float32 = rows @ self.gate.T.astype(np.float32)
+        return weights
 
     def added(
-        self, logits: Float32, before: Sequence[int]
+        self, logits: Float32, before: Sequence[int], weights: Float32 | None = None
     ) -> tuple[Float32, npt.NDArray[np.int64]]:
         """Returns ``logits`` [T, V] of rows behind the tokens ``before``, with what these add.
 
         The other part are the tokens whose logits changed, rising [T, N].
         """
-        n = min(N_CHANGED, logits.shape[1])
-        ids = np.argpartition(logits, logits.shape[1] - n, axis=1)[:, logits.shape[1] - n :]
-        changed, ids = logits.copy(), np.sort(ids, axis=1)
-        for row, of_row, token in zip(changed, ids, before, strict=True):
-            row[of_row] += self.after[of_row].astype(np.float32) @ self.before[token].astype(
-                np.float32
-            )
+        n_all = logits.shape[1]
+        n = min(self.n_candidates or N_CHANGED, n_all)
+        ids = np.sort(np.argpartition(logits, n_all - n, axis=1)[:, n_all - n :], axis=1)
+        changed = np.full_like(logits, -np.inf) if self.n_candidates else logits.copy()
+        for i, token in enumerate(before):
+            first = self.before[token].astype(np.float32)
+            if weights is not None:
+                first = first * weights[i]
+            changed[i, ids[i]] = logits[i, ids[i]] + self.after[ids[i]].astype(np.float32) @ first
         return changed, ids
 
 
 def write_token_pairs(path: Path, pairs: TokenPairs) -> None:
-    """Writes both factors as little-endian float16, one behind the other."""
-    path.write_bytes(pairs.before.astype(_STORED).tobytes() + pairs.after.astype(_STORED).tobytes())
+    """Writes all matrices as little-endian float16, one behind the other."""
+    parts = (pairs.before, pairs.after, *(() if pairs.gate is None else (pairs.gate,)))
+    path.write_bytes(b"".join(part.astype(_STORED).tobytes() for part in parts))
 
 
-def read_token_pairs(path: Path, vocab_size: int) -> TokenPairs:
-    """Returns both factors, mapped.
+def read_token_pairs(path: Path, vocab_size: int, gate_size: int, n_candidates: int) -> TokenPairs:
+    """Returns them, mapped. gate_size: numbers of a row that the gate reads, 0 without one.
 
     Raises:
         BundleError: The file cannot be read or has another size.
@@ -57,10 +73,12 @@ def read_token_pairs(path: Path, vocab_size: int) -> TokenPairs:
         values = np.memmap(path, _STORED, "r")
     except (OSError, ValueError) as error:
         raise BundleError(f"cannot read {path}: {error}; copy the bundle again") from None
-    if len(values) % (2 * vocab_size):
+    rank, rest = divmod(len(values), 2 * vocab_size + gate_size)
+    if rest:
         raise BundleError(
-            f"{path} has {len(values)} numbers, expected a multiple of {2 * vocab_size}: export "
-            "the model again"
+            f"{path} has {len(values)} numbers, expected a multiple of "
+            f"{2 * vocab_size + gate_size}: export the model again"
         )
-    before, after = values.reshape(2, vocab_size, -1)
-    return TokenPairs(before, after)
+    before, after = values[: 2 * vocab_size * rank].reshape(2, vocab_size, rank)
+    gate = values[2 * vocab_size * rank :].reshape(rank, gate_size) if gate_size else None
+    return TokenPairs(before, after, gate, n_candidates)

@@ -5,7 +5,8 @@ some layers side by side, and `hidden_norm`. `norm` is the last one; embeddings 
 target model's. In layers with windows rows of a block see those before them alone.
 
 DSpark's rows say the next token, not their own. Its Markov head adds to their logits what follows
-from the token before.
+from the token before. So does DFlash 2's selector, to those of some candidates, by weights that a
+row gives; and convolutions around its sub-layers mix each row of a block with the one before.
 
 Source: z-lab/dflash ``model.py`` (MIT), sgl-project/SpecForge ``dflash.py`` and Tencent/AngelSlim
 ``qwen_dflash.py`` (Apache-2.0); deepseek-ai/DeepSpec ``dspark/qwen3/modeling.py`` (MIT).
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,14 @@ import numpy.typing as npt
 from edgedec.export.heads.graph import HeadWeight
 from edgedec.export.heads.head_folder import EMBEDDING, HeadFolder, read_head_tensors
 from edgedec.models.config import LayerConfig, ModelConfig
-from edgedec.models.draft_heads import DFLASH, INPUT, STATE_NORM, feature_width, head_shapes
+from edgedec.models.draft_heads import (
+    CONVOLUTIONS,
+    DFLASH,
+    INPUT,
+    STATE_NORM,
+    feature_width,
+    head_shapes,
+)
 from edgedec.models.errors import CheckpointError
 from edgedec.models.families import find_family
 from edgedec.models.fields import Fields
@@ -41,7 +50,11 @@ _SPARK_KEYS = {
     "attention_mode", "markov_rank", "markov_head_type", "confidence_head_alpha",
     "enable_confidence_head", "confidence_head_with_markov",
 }  # fmt: skip
-"""Those of `dflash_config`; DSpark's beside them."""
+_SECOND_KEYS = {"conv_group_size", "conv_kernel_size", "selector_rank", "selector_top_k"}
+"""Those of `dflash_config`; DSpark's, and DFlash 2's, beside them."""
+
+_SELECTOR = "candidate_selector."
+_OF_SELECTOR = ("predecessor_codebook", "successor_codebook", "hidden_projection.weight")
 
 
 class DFlashFolder(HeadFolder):
@@ -82,7 +95,7 @@ class DFlashFolder(HeadFolder):
             "mask_token_id", least=0, most=target.vocab_size - 1
         )
         return dataclasses.replace(
-            config,
+            self._second(config),
             max_positions=min(
                 [target.max_positions, *(layer.window for layer in layers if layer.window)]
             ),
@@ -126,15 +139,62 @@ class DFlashFolder(HeadFolder):
         shapes = head_shapes(config, feature_width(config, n_states, DFLASH), DFLASH)
         own = {name: shape for name, shape in shapes.items() if name not in _OF_MODEL}
         others = {_BEFORE, _AFTER, *_UNUSED} if self.is_spark else set()
-        return self.own_weights(own, _NAMES, _OF_MODEL | others)
+        if not config.conv_group:
+            return self.own_weights(own, _NAMES, _OF_MODEL | others)
+        size, weights = config.hidden_size, dict[str, HeadWeight]()
+        for i, name in product(range(config.n_layers), CONVOLUTIONS):
+            stem = f"layers.{i}.{name}"
+            base, kernel = f"{stem}.base_kernel", f"{stem}.kernel_projection.weight"
+            n_groups = size // config.conv_group
+            bases, kernels = (
+                self.values(base, (2, 2, size)),
+                self.values(kernel, (4 * n_groups, size)),
+            )
+            for (side, tap), rows in zip(
+                product(range(2), range(2)), kernels.reshape(4, n_groups, size), strict=True
+            ):
+                weights[f"{stem}.base_{side}_{tap}.weight"] = bases[side, tap]
+                weights[f"{stem}.kernel_{side}_{tap}.weight"] = rows
+            others |= {base, kernel}
+        others |= {f"{_SELECTOR}{name}" for name in _OF_SELECTOR}
+        own = {name: shape for name, shape in own.items() if name not in weights}
+        return weights | self.own_weights(own, _NAMES, _OF_MODEL | others)
 
     @property
     def is_spark(self) -> bool:
-        """Whether it is one of DSpark: rows say the next token, and tokens have a say in that."""
+        """Whether it is one of DSpark."""
         return any("DSpark" in name for name in self.fields.texts("architectures"))
 
+    @property
+    def is_second(self) -> bool:
+        """Whether it is one of DFlash 2."""
+        return "DFlash2DraftModel" in self.fields.texts("architectures")
+
+    def _second(self, config: ModelConfig) -> ModelConfig:
+        """Returns ``config`` with what that of DFlash 2 has beside the others'."""
+        if not self.is_second:
+            return config
+
+        def count(key: str, least: int, most: int) -> int:
+            return self._with(key).integer(key, least=least, most=most)
+
+        count("conv_kernel_size", 2, 2)
+        return dataclasses.replace(
+            config,
+            conv_group=count("conv_group_size", 1, config.hidden_size),
+            n_candidates=count("selector_top_k", 1, config.vocab_size),
+        )
+
     def token_pairs(self, config: ModelConfig) -> TokenPairs | None:
-        """Returns what each token adds to the logits of the next: DSpark's Markov head."""
+        """Returns what each token adds to the logits of the next, of DSpark and DFlash 2."""
+        if self.is_second:
+            rank = self._with("selector_rank").integer("selector_rank", least=1, most=_MOST_RANK)
+            return TokenPairs(
+                self.values(f"{_SELECTOR}predecessor_codebook", (config.vocab_size, rank)),
+                self.values(f"{_SELECTOR}successor_codebook", (config.vocab_size, rank)),
+                self.values(f"{_SELECTOR}hidden_projection.weight", (rank, config.hidden_size)),
+                config.n_candidates,
+            )
         rank = self._with("markov_rank").integer("markov_rank", 0, least=0, most=_MOST_RANK)
         if not rank or not self.is_spark:
             return None
@@ -152,7 +212,7 @@ def read_dflash(folder: Path, fields: Fields) -> DFlashFolder:
 
     Raises:
         CheckpointError: It is damaged.
-        UnsupportedModelError: It computes more than DFlash or DSpark does.
+        UnsupportedModelError: It computes more than these drafters do.
     """
     stored = read_head_tensors(folder)
     tensors = {name.removeprefix("logit_head."): tensor for name, tensor in stored.items()}
@@ -160,5 +220,6 @@ def read_dflash(folder: Path, fields: Fields) -> DFlashFolder:
     if not head.is_spark or _OPTIONS in fields.values:
         options = fields.table(_OPTIONS)
         options.refuse("projector_type", "dspark" if head.is_spark else "dflash")
-        options.only(_KEYS | _SPARK_KEYS if head.is_spark else _KEYS)
+        own = (head.is_spark and _SPARK_KEYS) or (head.is_second and _SECOND_KEYS) or set()
+        options.only(_KEYS | own)
     return head

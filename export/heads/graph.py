@@ -88,11 +88,31 @@ class HeadEmitter(PortableEmitter):
 
     def of_block(self, x: str) -> str:
         """Adds a Slice of the features, and a Mul by it."""
-        for name, value in (("start", -1), ("stop", 2**31 - 1), ("axis", -1)):
-            self._constant(f"of_block.{name}", [value])
-        inputs = [FEATURES, "of_block.start", "of_block.stop", "of_block.axis"]
-        last = self._node("Slice", inputs, f"{x}.is_of_block")
-        return self._node("Mul", [x, last], f"{x}.of_block")
+        return self._node("Mul", [x, self._flag(1)], f"{x}.of_block")
+
+    def row_before(self, x: str) -> str:
+        """Adds a Pad that moves the rows, and a Mul by a Slice of the features."""
+        self._constant("row_before.pads", [0, 1, 0, 0, -1, 0])
+        moved = self._node("Pad", [x, "row_before.pads"], f"{x}.moved")
+        return self._node("Mul", [moved, self._flag(2)], f"{x}.before")
+
+    def scale_groups(self, x: str, scales: str, size: int) -> str:
+        """Adds a Mul between Reshapes."""
+        for name, last in (("whole", (-1,)), ("groups", (-1, size)), ("scales", (-1, 1))):
+            self._constant(f"scale_groups.{name}", [0, 0, *last])
+        groups = self._node("Reshape", [x, "scale_groups.groups"], f"{x}.groups")
+        of_group = self._node("Reshape", [scales, "scale_groups.scales"], f"{scales}.of_group")
+        scaled = self._node("Mul", [groups, of_group], f"{x}.scaled_groups")
+        return self._node("Reshape", [scaled, "scale_groups.whole"], f"{x}.scaled_whole")
+
+    def _flag(self, n: int) -> str:
+        """Adds a Slice of the features: the last but ``n`` - 1."""
+        name, stop = f"flag_{n}", 1 - n if n > 1 else 2**31 - 1
+        for part, value in (("start", -n), ("stop", stop), ("axis", -1)):
+            self._constant(f"{name}.{part}", [value])
+        return self._node(
+            "Slice", [FEATURES, *(f"{name}.{p}" for p in ("start", "stop", "axis"))], name
+        )
 
 
 def emit_head(
@@ -139,12 +159,13 @@ def head_contract(
     kind: str = EAGLE,
 ) -> GraphContract:
     """Returns what the graph of a head takes, gives and can do, for a model like ``parent``."""
+    has_outputs = config.n_candidates > 0 or kind in (EAGLE, EAGLE3, HYDRA, MTP_LAYER)
     can = Capabilities(
         trees=not config.is_bidirectional,
         blocks=config.is_bidirectional,
         gates=kind in LIGHT_HEADS,
         row_stats=True,
-        hidden=(OUTPUT,) if kind in (EAGLE, EAGLE3, HYDRA, MTP_LAYER) else (),
+        hidden=(OUTPUT,) if has_outputs else (),
         features=width,
         n_sequences=MAX_SEQUENCES,
     )

@@ -17,6 +17,7 @@ _READERS: dict[str, Callable[[Path, Fields], HeadFolder]] = {
     "Eagle3LlamaForCausalLM": read_eagle3,
     "DFlashDraftModel": read_dflash,
     "QwenDFlashDraftModel": read_dflash,
+    "DFlash2DraftModel": read_dflash,
     "DSparkDraftModel": read_dflash,
     "Qwen3DSparkModel": read_dflash,
 }

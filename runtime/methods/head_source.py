@@ -86,7 +86,10 @@ class HeadSource:
         assert head.head_ids is not None
         ids = read_head_ids(self.folder / head.head_ids, config.vocab_size).tolist()
         path = self.entry.token_pairs
-        pairs = path and read_token_pairs(self.folder / path, config.vocab_size)
+        gate_size = config.hidden_size if config.n_candidates else 0
+        pairs = path and read_token_pairs(
+            self.folder / path, config.vocab_size, gate_size, config.n_candidates
+        )
         model = open_model(self.folder, head, self.threads, self.affinity)
         return HeadRole(
             pool=SequencePool(model, self.context),

@@ -7,6 +7,7 @@ from the target's states, and a block of the last token and masks attends to the
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,14 +24,19 @@ from edgedec.export.heads import attached
 from edgedec.export.pipeline import export
 from edgedec.kernels import has_library
 from edgedec.models.draft_heads import DFLASH
-from edgedec.models.errors import BundleError, CheckpointError, UnsupportedModelError
+from edgedec.models.errors import (
+    BundleError,
+    CheckpointError,
+    ConfigError,
+    UnsupportedModelError,
+)
 from edgedec.models.manifest import read_manifest
 from edgedec.models.token_pairs import N_CHANGED, TokenPairs
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
 from edgedec.runtime.drafting.drafter_parts import Need
 from edgedec.runtime.drafting.drafters.dflash.dflash_drafter import BlockPasses, DFlashDrafter
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sequences.passes import run_passes
+from edgedec.runtime.sequences.passes import compute, run_passes
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows
 from tests.models import test_llama_mlp_bias as toys
@@ -53,6 +59,7 @@ CONFIG: dict[str, Any] = {
 
 
 BEFORE, AFTER = "markov_head.markov_w1.weight", "markov_head.markov_w2.weight"
+SELECTOR, GROUP, N_CANDIDATES = "candidate_selector.", 8, 11
 RANK, WINDOW = 6, 40
 WINDOWS = {
     "layer_types": ["full_attention", "sliding_attention"], "sliding_window": WINDOW,
@@ -70,7 +77,7 @@ class Oracle:
     """The drafter in torch. tensors: by their names in the publisher's file."""
 
     def __init__(self, target: Any) -> None:
-        self.is_causal, self.is_spark = [False] * N_LAYERS, False
+        self.is_causal, self.is_spark, self.is_second = [False] * N_LAYERS, False, False
         torch.manual_seed(6)
         shapes: dict[str, tuple[int, ...]] = {"fc.weight": (SIZE, len(LAYERS) * SIZE)}
         norms = {"hidden_norm": SIZE, "norm": SIZE}
@@ -121,8 +128,36 @@ class Oracle:
             x = self.target.model.embed_tokens(torch.tensor([text[-1], *masks]))
             for i in range(N_LAYERS):
                 x = self.layer(x, of_text, i)
-            logits: Logits = self.target.lm_head(self.norm(x[-n_levels:], "norm")).numpy()
+            self.rows = self.norm(x[-n_levels:], "norm")
+            logits: Logits = self.target.lm_head(self.rows).numpy()
         return logits
+
+    def chosen(self, logits: Logits, before: list[int]) -> Logits:
+        """Returns ``logits`` of a block's rows behind the tokens ``before``, as these change them.
+
+        DSpark's Markov head adds to all. DFlash 2's selector adds to some, by weights of the row,
+        and leaves no others.
+        """
+        if self.is_spark:
+            return logits + np.stack([self.after(token) for token in before])
+        weights = self.rows @ self.tensors[f"{SELECTOR}hidden_projection.weight"].T
+        scores = np.full_like(logits, -np.inf)
+        for i, token in enumerate(before):
+            first = self.tensors[f"{SELECTOR}predecessor_codebook"][token] * weights[i]
+            ids = np.argsort(logits[i])[-N_CANDIDATES:]
+            added = self.tensors[f"{SELECTOR}successor_codebook"][torch.tensor(ids.copy())] @ first
+            scores[i, ids] = logits[i, ids] + added.numpy()
+        return scores
+
+    def convolved(self, x: Any, h: Any, name: str, side: int) -> Any:
+        """Returns ``x``, of a block alone, mixed with the rows before by what ``h`` says."""
+        base = self.tensors[f"{name}.base_kernel"][side]
+        kernel = self.linear(h, f"{name}.kernel_projection").unflatten(-1, (2, 2, -1))[:, side]
+        before = torch.cat([torch.zeros(1, SIZE), x[:-1]])
+        return sum(
+            rows * (base[tap] + kernel[:, tap].repeat_interleave(GROUP, -1))
+            for tap, rows in enumerate((x, before))
+        )
 
     def after(self, token: int) -> Logits:
         """Returns what DSpark's Markov head adds to the logits behind ``token``."""
@@ -133,6 +168,9 @@ class Oracle:
     def layer(self, x: Any, of_text: Any, i: int) -> Any:
         prefix = f"layers.{i}"
         h, at = self.norm(x, f"{prefix}.input_layernorm"), f"{prefix}.self_attn"
+        of_row = h
+        if self.is_second:
+            h = self.convolved(h, of_row, f"{prefix}.attention_conv", 0)
         seen = torch.cat([of_text, h])
         q = self.heads(self.linear(h, f"{at}.q_proj"), f"{at}.q_norm")
         k = self.heads(self.linear(seen, f"{at}.k_proj"), f"{at}.k_norm")
@@ -148,11 +186,17 @@ class Oracle:
             kept_v,
             torch.ones(len(x), n).tril(n - len(x)).bool() if self.is_causal[i] else None,
         )
-        x = x + self.linear(attended.transpose(0, 1).flatten(1), f"{at}.o_proj")
-        y = self.norm(x, f"{prefix}.post_attention_layernorm")
+        attended = self.linear(attended.transpose(0, 1).flatten(1), f"{at}.o_proj")
+        if self.is_second:
+            attended = self.convolved(attended, of_row, f"{prefix}.attention_conv", 1)
+        x = x + attended
+        y = of_row = self.norm(x, f"{prefix}.post_attention_layernorm")
+        if self.is_second:
+            y = self.convolved(y, of_row, f"{prefix}.mlp_conv", 0)
         gate = torch.nn.functional.silu(self.linear(y, f"{prefix}.mlp.gate_proj"))
         up = self.linear(y, f"{prefix}.mlp.up_proj")
-        return x + self.linear(gate * up, f"{prefix}.mlp.down_proj")
+        y = self.linear(gate * up, f"{prefix}.mlp.down_proj")
+        return x + (self.convolved(y, of_row, f"{prefix}.mlp_conv", 1) if self.is_second else y)
 
     def heads(self, x: Any, norm: str) -> Any:
         return self.norm(x.unflatten(-1, (-1, WIDTH)), norm).transpose(0, 1)
@@ -242,9 +286,12 @@ def check(passes: BlockPasses, oracle: Oracle, text: list[int], n_levels: int) -
     start = len(text) - 1 - passes.sequence.n_tokens
     assert list(passes.sequence.tokens) == text[start:-1]
     expected = oracle(text, n_levels, start)
-    if oracle.is_spark:  # `levels` asks what follows token 0 in all places but the first
-        expected += np.stack([oracle.after(t) for t in (text[-1], *[0] * (n_levels - 1))])
-    np.testing.assert_allclose(found, expected, atol=1e-4 * float(expected.std()))
+    if oracle.is_spark or oracle.is_second:
+        # `levels` asks what follows token 0 in all places but the first.
+        expected = oracle.chosen(expected, [text[-1], *[0] * (n_levels - 1)])
+    np.testing.assert_allclose(
+        found, expected, atol=1e-4 * float(expected[expected > -np.inf].std())
+    )
 
 
 def follow(passes: BlockPasses, oracle: Oracle, text: list[int], more: list[int]) -> list[int]:
@@ -335,23 +382,103 @@ def test_a_drafter_of_dspark_says_what_torch_does(
                 check_texts(engine, method, temperature)
 
 
-def test_the_tokens_that_dspark_drafts_are_those_of_torch(
-    toy: Toy, spark: Oracle, tmp_path: Path
+@pytest.mark.parametrize("kind", ["spark", "second"])
+def test_the_tokens_that_are_drafted_fit_together_as_those_of_torch(
+    toy: Toy, tmp_path: Path, request: pytest.FixtureRequest, kind: str
 ) -> None:
-    text, expected = list(TOKENS), []
-    for row in spark(text, 3):
-        expected.append(int((row + spark.after([*text, *expected][-1])).argmax()))
-    with opened(toy, spark, tmp_path, **DEEPSEEKS) as engine:
-        drafting = drafter_of(engine).begin(DraftPrompt(text[:-1], spark.states(text[:-1])))
+    oracle: Oracle = request.getfixturevalue(kind)
+    text, chosen = list(TOKENS), list(TOKENS[-1:])
+    logits = oracle(text, 3)
+    for i in range(3):
+        before = [*chosen, *[0] * (2 - i)]
+        chosen.append(int(oracle.chosen(logits, before)[i].argmax()))
+    with opened(toy, oracle, tmp_path, **(DEEPSEEKS if kind == "spark" else SECOND)) as engine:
+        drafting = drafter_of(engine).begin(DraftPrompt(text[:-1], oracle.states(text[:-1])))
         context = DraftContext(text, len(text) - 1, SamplingConfig(), Noise(0))
         tree = run_passes(drafting.propose(context, Budget(n_nodes=300, depth=3)))
-        found, last = [], -1
+        found, last = list(TOKENS[-1:]), -1
         while children := tree.children(last):
             last = children[0]
             found.append(tree.nodes[last].token)
-        assert found == expected[: len(found)]
-        assert found
+        assert found == chosen[: len(found)]
+        assert len(found) > 1
         drafting.end(text)
+
+
+SECOND = {
+    "architectures": ["DFlash2DraftModel"], "is_causal": False,
+    "dflash_config": CONFIG["dflash_config"]
+    | {
+        "conv_group_size": GROUP, "conv_kernel_size": 2, "selector_rank": RANK,
+        "selector_top_k": N_CANDIDATES,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def second(toy: Toy) -> Oracle:
+    """A drafter of DFlash 2."""
+    oracle, vocab = Oracle(toy.model), SIZES["vocab_size"]
+    oracle.is_second = True
+    shapes = {
+        "predecessor_codebook": (vocab, RANK), "successor_codebook": (vocab, RANK),
+        "hidden_projection.weight": (RANK, SIZE),
+    }  # fmt: skip
+    oracle.tensors |= {
+        f"{SELECTOR}{name}": (torch.randn(shape) / 4).half().float()
+        for name, shape in shapes.items()
+    }
+    for i, name in itertools.product(range(N_LAYERS), ("attention_conv", "mlp_conv")):
+        n_scales = 4 * SIZE // GROUP
+        oracle.tensors |= {
+            f"layers.{i}.{name}.base_kernel": torch.randn(2, 2, SIZE) / 2,
+            f"layers.{i}.{name}.kernel_projection.weight": torch.randn(n_scales, SIZE) / SIZE,
+        }
+    return oracle
+
+
+@pytest.mark.parametrize("config", [{}, WINDOWS])
+def test_a_drafter_of_dflash_2_says_what_torch_does(
+    toy: Toy, second: Oracle, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    with opened(toy, second, tmp_path, **SECOND, **config) as engine:
+        text, drafter = list(TOKENS), drafter_of(engine)
+        passes = drafter.open(DraftPrompt(text[:-1], second.states(text[:-1])), text[:-1])
+        for n_levels, more in ((BLOCK - 1, [5, 6]), (1, [9]), (4, [7, 7, 1])):
+            check(passes, second, text, n_levels)
+            text = follow(passes, second, text, more)
+        passes.end(text)
+        for temperature in (0.0, 0.8):
+            for method in ("dflash", "auto"):
+                check_texts(engine, method, temperature)
+
+
+def test_rows_of_other_texts_do_not_reach_a_block_of_dflash_2(
+    toy: Toy, second: Oracle, tmp_path: Path
+) -> None:
+    """In a pass of two texts, of which the second is a block alone."""
+    with opened(toy, second, tmp_path, **SECOND) as engine:
+        drafter, found = drafter_of(engine), []
+        texts = [list(TOKENS), [*TOKENS[:9], 4, 4, 8]]
+        both = [
+            drafter.open(DraftPrompt(text[:-1], second.states(text[:-1])), text[:-1])
+            for text in texts
+        ]
+        for passes, text in zip(both, texts, strict=True):
+            levels(passes, text, 3)  # its tokens are read
+            passes.align(text)
+        steps = [
+            passes.feed(text, with_logits=True) for passes, text in zip(both, texts, strict=True)
+        ]
+        wanted = [next(step) for step in steps]
+        for step, rows in zip(steps, compute(wanted), strict=True):
+            with pytest.raises(StopIteration) as done:
+                step.send(rows)
+            found.append(done.value.value.logits[0])
+        for logits, passes, text in zip(found, both, texts, strict=True):
+            expected = second.chosen(second(text, 3), [text[-1], 0, 0])[0]
+            np.testing.assert_allclose(logits, expected, atol=1e-3)
+            passes.end(text)
 
 
 def test_the_likeliest_tokens_get_what_is_added() -> None:
@@ -387,6 +514,38 @@ def test_damaged_drafters_of_dspark_are_refused(
 ) -> None:
     folder = spark.write(tmp_path / "head", DEEPSEEKS | config, **tensors)
     with pytest.raises((CheckpointError, UnsupportedModelError), match=expected):
+        export(ExportConfig(str(toy.folder), tmp_path / "b", head=folder))
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "expected"),
+    [
+        ({"conv_kernel_size": 3}, {}, "conv_kernel_size is 3, expected"),
+        ({"conv_group_size": 7}, {}, "conv_group is 7, expected a divisor of 40"),
+        ({"conv_group_size": 4}, {}, r"kernel_projection.weight is F32\[20, 40\], expected"),
+        ({"selector_top_k": 0}, {}, "selector_top_k is 0, expected"),
+        ({"selector_rank": RANK + 1}, {}, "predecessor_codebook is .*, expected"),
+        ({"output_multiplier": 0.2}, {}, "has the key 'output_multiplier'"),
+        ({}, {"layers.1.mlp_conv.base_kernel": None}, "mlp_conv.base_kernel is nothing, expected"),
+        (
+            {},
+            {"candidate_selector.b": torch.ones(3)},
+            "nothing reads the tensor candidate_selector",
+        ),
+    ],
+)
+def test_damaged_drafters_of_dflash_2_are_refused(
+    toy: Toy,
+    second: Oracle,
+    tmp_path: Path,
+    config: dict[str, Any],
+    tensors: dict[str, Any],
+    expected: str,
+) -> None:
+    options = SECOND["dflash_config"] | config
+    folder = second.write(tmp_path / "head", SECOND | {"dflash_config": options}, **tensors)
+    with pytest.raises((CheckpointError, UnsupportedModelError, ConfigError), match=expected):
         export(ExportConfig(str(toy.folder), tmp_path / "b", head=folder))
     assert not (tmp_path / "b").exists()
 
@@ -457,6 +616,7 @@ OPTIONS = CONFIG["dflash_config"]
         ({"dflash_config": OPTIONS | {"target_layer_ids": [0, 3]}}, {}, "target_layer_ids"),
         ({"dflash_config": OPTIONS | {"projector_type": "dspark"}}, {}, "only 'dflash' is"),
         ({"dflash_config": OPTIONS | {"shift_label": True}}, {}, "has the key 'shift_label'"),
+        ({"dflash_config": OPTIONS | {"conv_group_size": 8}}, {}, "has the key 'conv_group_size'"),
         ({}, {"fc.weight": lambda t: None}, "fc.weight is nothing, expected"),
         ({}, {"fc.weight": lambda t: t[:, :-1]}, r"fc.weight is F32\[40, 79\], expected"),
         ({}, {"norm.weight": lambda t: t * float("nan")}, "norm.weight holds numbers that are no"),

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from edgedec.models.draft_heads import N_FLAGS, OUTPUT
 from edgedec.models.token_pairs import TokenPairs
 from edgedec.runtime.drafting.draft_passes import PREFIX
 from edgedec.runtime.drafting.drafter import Budget, DraftPrompt
@@ -36,13 +37,14 @@ class BlockPasses(LevelPasses, FeaturePasses):
         super().__init__(sequence, role.pool.give_back)
         self._role = role
         self._text = text
+        self._weights: Float32 | None = None  # of the levels' token pairs
         self._n_kept = min(MAX_READ, sequence.context // 2)
 
     def learn(self, place: int, hidden: HiddenStates) -> None:
         """Takes the target's hidden states of tokens of the text from ``place`` on."""
         layers = self._role.hidden_layers
         parts = [hidden[layer][-MAX_READ:] for layer in layers]
-        rows = np.concatenate([*parts, np.zeros((len(parts[0]), 1), np.float32)], axis=1)
+        rows = np.concatenate([*parts, np.zeros((len(parts[0]), N_FLAGS), np.float32)], axis=1)
         first = place + len(hidden[layers[0]]) - len(rows)
         self._text.learn(first, rows, self.sequence.n_tokens)
 
@@ -86,17 +88,21 @@ class BlockPasses(LevelPasses, FeaturePasses):
             self._text.start = first
         n_new = len(text) - 1 - first
         block = np.zeros((n_block, sequence.model.capabilities.features), np.float32)
-        block[:, -1] = 1
+        block[:, -1] = block[1:, -2] = 1
         tokens = (*text[first:], *[role.mask_token] * self._n_masks)
         n, n_past = len(tokens), sequence.n_tokens
+        gate = role.token_pairs and role.token_pairs.gate
         rows = yield Pass(
             sequence,
             # Of causal layers the parents decide what rows see.
             TokenTree(tokens, tuple(range(-1, n - 1)), tuple(range(n_past, n_past + n))),
             range(n - self.n_levels, n),
+            () if gate is None else (OUTPUT,),
             with_logits=with_logits or role.token_pairs is not None,
             features=self._features(first, len(text) - 1, block),
         )
+        if role.token_pairs is not None and gate is not None:
+            self._weights = role.token_pairs.weights(rows.hidden[OUTPUT][-self.n_levels :])
         sequence.commit(range(n_new))
         known.drop_before(len(text) - 1 - self._n_kept)
         self.cost.n_fed += n
@@ -121,7 +127,8 @@ class BlockPasses(LevelPasses, FeaturePasses):
 
     def _level(self, depths: list[int], before: Sequence[int], ms: float) -> Rows:
         rows, pairs = super()._level(depths, before, ms), self._role.token_pairs
-        return rows if pairs is None else _with_pairs(rows, pairs, before)
+        weights = None if self._weights is None else self._weights[depths]
+        return rows if pairs is None else _with_pairs(rows, pairs, before, weights)
 
     def _first_missing(self, n_read: int) -> int:
         """Returns the first place to read of a text of which ``n_read`` tokens are read.
@@ -136,22 +143,25 @@ class BlockPasses(LevelPasses, FeaturePasses):
         return np.concatenate([of_text, block])
 
 
-def _with_pairs(rows: Rows, pairs: TokenPairs, before: Sequence[int]) -> Rows:
+def _with_pairs(
+    rows: Rows, pairs: TokenPairs, before: Sequence[int], weights: Float32 | None = None
+) -> Rows:
     """Returns ``rows`` with what the tokens before them add, and statistics but the entropy.
 
     No row is sorted: what is likely is among the logits that changed.
     """
-    logits, ids = pairs.added(rows.logits, before)
+    logits, ids = pairs.added(rows.logits, before, weights)
     old = np.take_along_axis(rows.logits, ids, axis=1)
     new = RowStats.of(np.take_along_axis(logits, ids, axis=1))
     whole = rows.stats.log_sum_exp
     others = np.maximum(1 - np.exp(old - whole[:, None]).sum(axis=1), 1e-9)
     found = np.take_along_axis(ids, np.maximum(new.top_ids, 0), axis=1)
     top_ids = np.where(new.top_ids < 0, -1, found)
+    total = np.logaddexp(new.log_sum_exp, whole + np.log(others)).astype(np.float32)
     stats = replace(
         new,
         argmax=top_ids[:, 0].copy(),
-        log_sum_exp=np.logaddexp(new.log_sum_exp, whole + np.log(others)).astype(np.float32),
+        log_sum_exp=new.log_sum_exp if pairs.n_candidates else total,
         top_ids=top_ids,
     )
     return Rows(logits, {}, stats, rows.ms)

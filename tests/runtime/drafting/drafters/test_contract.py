@@ -75,7 +75,7 @@ class Maker:
         end = replace(head, pool=self.exits, costs={1: 0.3, 3: 0.8})
         self.lights = SequencePool(ToyHead(V, self.n_seen * HEAD_WIDTH, N_LIGHTS), 256)
         light = replace(head, pool=self.lights, hidden_layers=(3,), costs={3: 0.1})
-        self.blocks = SequencePool(ToyHead(V, 2 * HEAD_WIDTH + 1, is_masked=True), 256)
+        self.blocks = SequencePool(ToyHead(V, 2 * HEAD_WIDTH + 2, is_masked=True), 256)
         masked = replace(head, pool=self.blocks, mask_token=V - 1, block_size=6)
         parts = DrafterParts(
             store,
