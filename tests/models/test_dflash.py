@@ -605,7 +605,18 @@ OPTIONS = CONFIG["dflash_config"]
 @pytest.mark.parametrize(
     ("config", "tensors", "expected"),
     [
-        ({"architectures": ["DominoDraftModel"]}, {}, "no draft head that is read, but Domino"),
+        ({"architectures": ["DraftModel"]}, {}, "no draft head that is read, but DraftModel"),
+        (
+            {"architectures": ["DominoDraftModel"]},
+            {},
+            "DominoDraftModel corrects .* Leave out --head",
+        ),
+        (
+            {"architectures": ["Gemma4AssistantForCausalLM"]},
+            {},
+            "keys and values that Gemma 4 itself",
+        ),
+        ({"architectures": ["Gemma4DSparkModel"]}, {}, "only Qwen3's are read"),
         ({"hidden_size": 44}, {}, "of another model: its hidden_size is 44, the model's 40"),
         ({"vocab_size": 96}, {}, "of another model: its vocab_size is 96, the model's 97"),
         ({"num_target_layers": 5}, {}, "of another model: its num_target_layers is 5, the model"),
