@@ -20,12 +20,16 @@ text give it keys and values alone, made of hidden states of some layers. Rows o
 token and masks behind it, see these and each other. Embeddings and LM head are the model's. In
 some, convolutions around the sub-layers mix each row of a block with the one before.
 
+`PARD2` is a whole draft model, with embeddings and LM head of its own. Hidden states of some layers
+are added to its embeddings, through a matrix.
+
 Source: EAGLE (Li et al., 2024) for the shift by one and the head's own outputs as features, EAGLE-3
 (Li et al., 2025) for features of several layers; Medusa (Cai et al., 2024), Hydra (Ankner et al.,
 2024), whose residual blocks are gated MLPs here; LayerSkip (Elhoushi et al., 2024) for exits,
 Kangaroo (Liu et al., 2024) for their adapters; vllm-project/vllm ``qwen3_next_mtp.py``
 (Apache-2.0) for what `MTP_LAYER` computes, sgl-project/SpecForge ``llama3_eagle.py`` (Apache-2.0)
-for `EAGLE3`, z-lab/dflash ``model.py`` (MIT) for `DFLASH`.
+for `EAGLE3`, z-lab/dflash ``model.py`` (MIT) for `DFLASH`,
+AMD-AGI/PARD ``pard2_infer.py`` for `PARD2`.
 """
 
 from __future__ import annotations
@@ -59,17 +63,17 @@ from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry, read_model_entry
 from edgedec.models.recurrence import Recurrence
 
 EAGLE, HYDRA, MEDUSA, EXIT, ADAPTER = "eagle", "hydra", "medusa", "exit", "adapter"
-MTP_LAYER, EAGLE3, DFLASH = "mtp", "eagle-3", "dflash"
+MTP_LAYER, EAGLE3, DFLASH, PARD2 = "mtp", "eagle-3", "dflash", "pard-2"
 DRAFT_HEADS = (EAGLE, HYDRA, MEDUSA)
 """Kinds of heads that are trained to go on from the end of the model."""
 
 LIGHT_HEADS = (HYDRA, MEDUSA)
 """Those that are one light head for each token that is drafted."""
 
-HEAD_KINDS = (*DRAFT_HEADS, EXIT, ADAPTER, MTP_LAYER, EAGLE3, DFLASH)
+HEAD_KINDS = (*DRAFT_HEADS, EXIT, ADAPTER, MTP_LAYER, EAGLE3, DFLASH, PARD2)
 """Kinds of the entries below."""
 
-PUBLISHED = (MTP_LAYER, EAGLE3, DFLASH)
+PUBLISHED = (MTP_LAYER, EAGLE3, DFLASH, PARD2)
 """Kinds that publishers trained: of their texts and of what they guess nothing is stated."""
 
 CONVOLUTIONS = ("attention_conv", "mlp_conv")
@@ -150,7 +154,7 @@ class HeadEntry:
                 f"the draft head was trained for the model {self.model[:12]}, this one is "
                 f"{model[:12]}: {again}"
             )
-        if self.head.config.hidden_size != config.hidden_size:
+        if self.kind != PARD2 and self.head.config.hidden_size != config.hidden_size:
             raise ConfigError(
                 f"the draft head is {self.head.config.hidden_size} wide, the model "
                 f"{config.hidden_size}: {again}"
@@ -209,11 +213,11 @@ def feature_width(config: ModelConfig, n_layers: int, kind: str = EAGLE, n_heads
 
     `EAGLE`, `EAGLE3` and `MTP_LAYER` read hidden states of ``n_layers``, then their own; `HYDRA`,
     of ``n_heads``, the last layer's, then the normed embeddings of the tokens behind that; `DFLASH`
-    those of ``n_layers``, then 1 behind the first row of a block, then 1 in all of its rows; the
-    others one layer's.
+    those of ``n_layers``, then 1 behind the first row of a block, then 1 in all of its rows;
+    `PARD2` those of ``n_layers``; the others one layer's.
     """
-    if kind == DFLASH:
-        return n_layers * config.hidden_size + N_FLAGS
+    if kind in (DFLASH, PARD2):
+        return n_layers * config.hidden_size + (N_FLAGS if kind == DFLASH else 0)
     n_parts = {HYDRA: n_heads, **dict.fromkeys((EAGLE, EAGLE3, MTP_LAYER), n_layers + 1)}
     return n_parts.get(kind, 1) * config.hidden_size
 
@@ -282,6 +286,8 @@ def head_shapes(config: ModelConfig, width: int, kind: str = EAGLE) -> dict[str,
             name = f"layers.0.self_attn.{part}.weight"
             of_decoder[name] = (of_decoder[name][0], 2 * size)
         return of_decoder | {STATE_NORM: (size,), INPUT: (size, width - size)}
+    if kind == PARD2:
+        return of_decoder | {INPUT: (size, width)}
     if kind == DFLASH:
         own = {STATE_NORM: (size,), INPUT: (size, width - N_FLAGS)}
         return of_decoder | own | _convolution_shapes(config)
@@ -387,6 +393,8 @@ def head_recipe(
         return _eagle3(ops, config)
     if kind == DFLASH:
         return _dflash(ops, config)
+    if kind == PARD2:
+        return _pard2(ops, config)
     if kind in LIGHT_HEADS:
         return _light(ops, config, kind, range(config.n_layers) if heads is None else heads)
     x = ops.features()
@@ -428,6 +436,14 @@ def _eagle3(ops: HeadOps[T], config: ModelConfig) -> T:
     h = ops.side_by_side(token, ops.rms_norm(state, STATE_NORM))
     x = mlp_half(ops, config, 0, add_attention(ops, config, 0, state, h))
     ops.hidden(x, OUTPUT)
+    return ops.linear(ops.select_rows(ops.rms_norm(x, "norm.weight")), "lm_head.weight")
+
+
+def _pard2(ops: HeadOps[T], config: ModelConfig) -> T:
+    """Returns the logits of a decoder whose embeddings have states added."""
+    x = ops.add(ops.embed("embed_tokens.weight"), ops.linear(ops.features(), INPUT))
+    for i in range(config.n_layers):
+        x = mlp_half(ops, config, i, attention_half(ops, config, i, x))
     return ops.linear(ops.select_rows(ops.rms_norm(x, "norm.weight")), "lm_head.weight")
 
 

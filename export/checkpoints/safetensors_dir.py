@@ -88,7 +88,7 @@ and the head that rates texts for reinforcement learning. None changes a logit."
 _PARD2 = "pard2"
 _WITHOUT_STATES = (
     "what PARD 2 adds of the target model's hidden states (target_proj in warp_model.bin) is left "
-    "out: it drafts from the text alone, the mode without a target"
+    "out: it drafts from the text alone, the mode without a target; --head adds it"
 )
 _DRAFT_PART = "mtp."
 _STACKED_EXPERTS = {"qwen3_5_moe_text"}

@@ -41,7 +41,8 @@ def head_model(
     folder = PurePosixPath(target.graph).parent
     graph = emit_head(config, width, formats, target.contract.kv.format, kind)
     paths = {key: str(folder / f"{kind}{end}") for key, end in _ENDS.items()}
-    shared = target.weights if SHARED in formats else ()
+    is_shared = SHARED in formats and SHARED in borrowed_of(kind, target.config)
+    shared = target.weights if is_shared else ()
     return ModelEntry(
         kind=DRAFT_MODEL,
         graph=paths["graph"],

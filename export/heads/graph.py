@@ -40,6 +40,7 @@ from edgedec.models.draft_heads import (
     LIGHT_HEADS,
     MTP_LAYER,
     OUTPUT,
+    PARD2,
     head_recipe,
     head_shapes,
 )
@@ -269,5 +270,7 @@ def own_matrices(config: ModelConfig, width: int, kind: str = EAGLE) -> tuple[st
 
 def borrowed_of(kind: str, model: ModelConfig) -> dict[str, str]:
     """Returns what weights a head of this ``kind`` has from ``model``, and their names there."""
+    if kind == PARD2:
+        return {}
     has_model_head = kind in (MTP_LAYER, DFLASH)
     return BORROWED | ({"lm_head.weight": head_weight(model)} if has_model_head else {})

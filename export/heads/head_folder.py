@@ -117,9 +117,12 @@ class HeadFolder(ABC):
         return {name: self.values(places[name], shape) for name, shape in shapes.items()}
 
 
-def read_head_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Returns the tensors of the one file of a head; a CheckpointError if there is not one."""
-    files = sorted(folder.glob("*.safetensors"))
+def read_head_tensors(folder: Path, but: str = "") -> dict[str, StoredTensor]:
+    """Returns the tensors of the one file of a head; a CheckpointError if there is not one.
+
+    but: name of another file beside it.
+    """
+    files = sorted(path for path in folder.glob("*.safetensors") if path.name != but)
     if len(files) != 1:
         raise CheckpointError(
             f"{folder.resolve().name} has {len(files)} safetensors files, expected one: convert a "

@@ -9,6 +9,7 @@ from edgedec.export.checkpoints.json_files import read_fields
 from edgedec.export.heads.dflash import read_dflash
 from edgedec.export.heads.eagle3 import read_eagle3
 from edgedec.export.heads.head_folder import HeadFolder
+from edgedec.export.heads.pard2 import read_pard2
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.fields import Fields
 
@@ -39,6 +40,8 @@ def read_published_head(folder: Path) -> HeadFolder:
     """
     name, fields = folder.resolve().name, read_fields(folder, "config.json")
     classes = fields.texts("architectures")
+    if fields.get("spd_type") == "pard2" or fields.get("pard2"):
+        return read_pard2(folder, fields)
     for architecture in classes:
         if (read := _READERS.get(architecture)) is not None:
             return read(folder, fields)

@@ -49,6 +49,10 @@ class Need(Enum):
         "a DFlash drafter: export the model again with --head and its publisher's folder",
         "--head",
     )
+    PARD = (
+        "a drafter of PARD 2: export the model again with --head and its publisher's folder",
+        "--head",
+    )
     EXIT = (
         "an early exit: export the model again with --exit, or train one with edgedec train exit",
         "--exit",

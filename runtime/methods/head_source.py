@@ -18,6 +18,7 @@ from edgedec.models.draft_heads import (
     LIGHT_HEADS,
     MEDUSA,
     MTP_LAYER,
+    PARD2,
     PUBLISHED,
     HeadEntry,
     head_shapes,
@@ -43,6 +44,7 @@ NEEDS = {
     MTP_LAYER: Need.MTP,
     EAGLE3: Need.EAGLE,
     DFLASH: Need.DFLASH,
+    PARD2: Need.PARD,
 }
 """Kind of head -> what drafters need that has one."""
 

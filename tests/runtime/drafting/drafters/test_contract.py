@@ -76,6 +76,8 @@ class Maker:
         self.lights = SequencePool(ToyHead(V, self.n_seen * HEAD_WIDTH, N_LIGHTS), 256)
         light = replace(head, pool=self.lights, hidden_layers=(3,), costs={3: 0.1})
         self.blocks = SequencePool(ToyHead(V, 2 * HEAD_WIDTH + 2, is_masked=True), 256)
+        self.pards = SequencePool(ToyHead(V, 2 * HEAD_WIDTH), 256)
+        pard = replace(head, pool=self.pards, mask_token=V - 1)
         masked = replace(head, pool=self.blocks, mask_token=V - 1, block_size=6)
         parts = DrafterParts(
             store,
@@ -87,6 +89,7 @@ class Maker:
                 Need.HYDRA: Shared(lambda: light),
                 Need.MEDUSA: Shared(lambda: light),
                 Need.DFLASH: Shared(lambda: masked),
+                Need.PARD: Shared(lambda: pard),
             },
             HYDRA,
         )
@@ -105,6 +108,7 @@ class Maker:
         assert self.exits._lent == []
         assert self.lights._lent == []
         assert self.blocks._lent == []
+        assert self.pards._lent == []
 
 
 VARIANTS = [
