@@ -8,6 +8,7 @@ texts share the passes, a further row costs what it adds to a pass over all thei
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,7 @@ from edgedec.runtime.decoding.draft_length import (
     verified,
 )
 from edgedec.runtime.decoding.planner import Drafters, DraftingTeam, Planning, RoundTimings
+from edgedec.runtime.decoding.shared_throughput import SharedThroughput
 from edgedec.runtime.drafting.compiled import CompiledDrafter, CompiledTeam
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -71,6 +73,7 @@ _COMPANY_RATE = 0.3  # at which the latest pass changes what is expected to shar
 _MIN_COMPANY = 0.1  # texts: with fewer beside it, a text counts as being alone
 _MAX_ROWS = 64  # of others: a pass that reads so much of a prompt says little of others
 _PLAIN = Decision(0, 0, 1.0, reason="drafters rest")
+_SHARED = Decision(0, 0, 1.0, reason="drafters rest under load")
 
 
 class ModelKnowledge:
@@ -119,9 +122,15 @@ class AutoPlanner:
         names = (*(drafter.name for drafter in others), *compiled_names)
         self.trust = {name: Evidence(1.0) for name in names}
         self.under_way: weakref.WeakSet[AutoPlanning] = weakref.WeakSet()
+        self.throughput = SharedThroughput()
         self.known_worth: dict[str, Worth] = {}  # at the end of the latest text, by who is asked
         layers = {layer for drafter in compiled for layer in drafter.hidden_layers}
         self.hidden_layers = tuple(sorted(layers.union(self.drafters.hidden_layers)))
+
+    @property
+    def is_resting(self) -> bool:
+        n_others = len(self.under_way)
+        return n_others > 0 and not self.throughput.is_drafting(n_others + 1)
 
     @property
     def failures(self) -> dict[str, str]:
@@ -134,14 +143,16 @@ class AutoPlanner:
         clock: Callable[[], float] = time.perf_counter,
     ) -> AutoPlanning:
         """Returns the part of a new output's request."""
+        return AutoPlanning(self, prompt, target, clock)
+
+    def begin_team(self, prompt: DraftPrompt) -> DraftingTeam:
+        """Returns the parts of the drafters in a new output's request."""
         team = self.drafters.begin(prompt)
         silent = {GRAMMAR: not prompt.has_grammar, REWRITE: not prompt.prediction}
         team = replace(
             team, free=[drafter for drafter in team.free if not silent.get(drafter.name)]
         )
-        if self.team is not None:
-            team = replace(team, together=self.team.begin(prompt))
-        return AutoPlanning(self, team, prompt.group, target, clock)
+        return team if self.team is None else replace(team, together=self.team.begin(prompt))
 
     def worth(self, name: str) -> Worth:
         """Returns whether asking a drafter is worth it where another text begins.
@@ -183,37 +194,36 @@ class AutoPlanning(Planning):
     def __init__(
         self,
         planner: AutoPlanner,
-        team: DraftingTeam,
-        group: str,
+        prompt: DraftPrompt,
         target: TokenSequence,
         clock: Callable[[], float],
     ) -> None:
-        super().__init__(team)
-        self._planner, self._group, self._target, self._clock = planner, group, target, clock
-        self._trust = {name: Evidence(trust.rate) for name, trust in planner.trust.items()}
-        names = [drafter.name for drafter in team.free]
-        if planner.team is not None:
-            names.append(TEAM)
-        self._worth = {name: planner.worth(name) for name in names}
-        if MTP in self._worth:
-            self._worth[MTP].cost = planner.mtp_share
-        self._free: list[tuple[str, Any]] = [(drafter.name, drafter) for drafter in team.free]
-        if team.together is not None:
-            self._free.append((TEAM, team.together))
+        super().__init__(DraftingTeam([], []))
+        self._planner, self._target, self._clock = planner, target, clock
+        self._prompt, self._group = prompt, prompt.group
+        self._trust: dict[str, Evidence] = {}
+        self._worth: dict[str, Worth] = {}
+        self._free: list[tuple[str, Any]] = []
         self._asked_ms: dict[str, float] = {}  # milliseconds, of those asked in this round
         self._models: list[_Model] | None = None
         self._model: _Model | None = None  # that drafted in this round
-        self._shown = next(iter(team.models), None)  # that drafted last
+        self._shown: IsolatedModelDrafting | None = None  # that drafted last
         self._held: DepthAcceptance | None = None
-        self._ledger = Ledger(planner.credits.get(group, 0.0))
+        self._ledger = Ledger(planner.credits.get(self._group, 0.0))
         self._costs: CostTable | None = None
         self._own_costs: CostTable | None = None  # where others share the passes
         self._sharing = SharingEstimate(len(planner.under_way))
+        self._rests_with_others = planner.is_resting
         planner.under_way.add(self)
         self._proposed = self._drafted = DraftTree()
         self._decision: Decision | None = None
         self._asking_ms = self._had_mtp = 0.0
         self.log = DecisionLog()
+        self._ended_s = 0.0  # when the latest round did
+        self._n_plain = 0  # rounds since others drafted, or this text
+        self._has_team = False
+        if not self._rests_with_others:
+            self._begin_team(prompt)
 
     @property
     def model(self) -> ModelDrafting | None:
@@ -223,30 +233,50 @@ class AutoPlanning(Planning):
     def wants_mtp(self) -> bool:
         return self._planner.mtp_share > 0 and MTP in self._worth and self._is_worth(MTP)
 
+    def _begin_team(self, prompt: DraftPrompt) -> None:
+        planner = self._planner
+        self._has_team = True
+        team = self.team = planner.begin_team(prompt)
+        self._shown = next(iter(team.models), None)
+        self._trust = {name: Evidence(trust.rate) for name, trust in planner.trust.items()}
+        self._free = [(drafter.name, drafter) for drafter in team.free]
+        if team.together is not None:
+            self._free.append((TEAM, team.together))
+        self._worth = {name: planner.worth(name) for name, _ in self._free}
+        if MTP in self._worth:
+            self._worth[MTP].cost = planner.mtp_share
+
     @property
     def is_resting(self) -> bool:
+        if self._rests_with_others:
+            return True
         if self._costs is None or self.team.models or self._had_mtp or self.wants_mtp:
             return False
         return not any(self._is_worth(name) for name in self._worth if name != MTP)
 
     def _may_ask(self, cost: float) -> bool:
         """Whether what asking takes may be lost. Units: plain steps."""
-        if self._own_costs is None:
+        if self._own_costs is None or self._sharing.n_texts >= 1:
             return True
         step_ms = self._own_costs.ms(1)
         return (1 + cost) * step_ms <= self._ledger.allowance(step_ms, ASKING_STAKE)
+
+    def _max_ms(self, costs: CostTable) -> float:
+        """Returns what the round may take; among others what all lose is bounded in its place."""
+        if self._sharing.n_texts >= 1:
+            return math.inf
+        return self._ledger.allowance(costs.ms(1), STAKE)
 
     def _is_worth(self, name: str) -> bool:
         """Whether asking a drafter saves more than it takes, and may be lost."""
         worth = self._worth[name]
         return worth.is_positive and self._may_ask(worth.cost)
 
-    def _heads_cost(self) -> float:
-        """Returns what light heads add to a pass. Units: plain steps."""
-        assert self._costs is not None
-        return self._planner.mtp_share * self._sharing.heads(self._costs)
-
     def rested(self, rows: Rows) -> None:
+        if self._rests_with_others:
+            self.log.add(_SHARED, 0, rows.ms)
+            self._end_round(rows.company, 1)
+            return
         assert self._costs is not None
         step_ms = self._sharing.plain_ms(self._costs)
         self._rest()
@@ -255,13 +285,15 @@ class AutoPlanning(Planning):
         self._count_pass(rows.company, 1, 1, rows.ms)
 
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
+        if not self._has_team:
+            self._begin_team(replace(self._prompt, tokens=[*context.tokens[:-1]], hidden={}))
         if self._costs is None:
             if self._planner.costs.is_measuring("target"):
                 return DraftTree()
             self._costs = yield from self._planner.costs.of("target", self._target)
         began_s = self._clock()
         costs = self._own_costs = self._sharing.costs(self._costs)
-        max_ms = self._ledger.allowance(costs.ms(1), STAKE)
+        max_ms = self._max_ms(costs)
         self._asked_ms, self._model = {}, None
         tree = self._ask_free(context, room, costs)
         draft = verified(tree.nodes, self._trust, costs, 0.0, max_ms, room.n_nodes)
@@ -270,7 +302,7 @@ class AutoPlanning(Planning):
             plan = yield from self._plan_model(context, room, costs, draft, max_ms)
         if self._model is not None:
             tree, draft = yield from self._ask_model(context, room, costs, plan, tree, max_ms)
-        self._had_mtp = self._heads_cost() if self.wants_mtp else 0.0
+        self._had_mtp = self._planner.mtp_share if self.wants_mtp else 0.0
         self._proposed = tree
         name = "" if self._model is None else self._model.drafting.name
         gain = draft.rate * costs.ms(1)
@@ -294,6 +326,8 @@ class AutoPlanning(Planning):
             model.observe(context, outcome)
         if timings is not None and self._decision is not None and self._own_costs is not None:
             self._learn(context, outcome, timings, 1000 * (self._clock() - began_s))
+        else:
+            self._ended_s = 0.0
         self._proposed = self._drafted = DraftTree()
         self._decision = None
 
@@ -535,8 +569,22 @@ class AutoPlanning(Planning):
         """Learns what a pass took and who shared it."""
         assert self._costs is not None
         self._sharing.observe(company, n_emitted)
+        self._end_round(company, n_emitted)
         if company == ALONE:  # other passes say nothing of what the smallest ones take
             self._costs.observe(n_rows, ms)
+
+    def _end_round(self, company: OtherTexts, n_emitted: int) -> None:
+        """Learns what the round took in all, and decides whether the next one may draft."""
+        throughput, n_others = self._planner.throughput, company.n_texts
+        now_s, began_s = throughput.now_s(), self._ended_s
+        self._ended_s = now_s
+        was_resting = self._rests_with_others
+        self._n_plain = self._n_plain + 1 if was_resting else 0
+        if n_others and began_s and self._n_plain != 1:
+            throughput.observe(company, n_emitted, 1000 * (now_s - began_s), was_resting)
+        self._rests_with_others = n_others > 0 and not throughput.is_drafting(n_others + 1)
+        if was_resting and not self._rests_with_others:
+            self._sharing = SharingEstimate(n_others)
 
 
 class SharingEstimate:
@@ -544,43 +592,34 @@ class SharingEstimate:
 
     def __init__(self, n_texts: int) -> None:
         """n_texts: others that are under way where the text begins."""
-        self._n_texts = self._n_rows = float(n_texts)
-        self._n_with_mtp = 0.0
+        self.n_texts = self._n_rows = float(n_texts)
         self._n_emitted = 1.0  # by this text in a pass; others are taken to do as well
 
     def observe(self, company: OtherTexts, n_emitted: int) -> None:
         """Takes in what shared a pass, and how many tokens the text got from it."""
-        self._n_texts += _COMPANY_RATE * (company.n_texts - self._n_texts)
+        self.n_texts += _COMPANY_RATE * (company.n_texts - self.n_texts)
         self._n_rows += _COMPANY_RATE * (min(company.n_rows, _MAX_ROWS) - self._n_rows)
-        self._n_with_mtp += _COMPANY_RATE * (company.n_with_mtp - self._n_with_mtp)
         self._n_emitted += _COMPANY_RATE * (n_emitted - self._n_emitted)
 
     def costs(self, table: CostTable) -> CostTable:
         """Returns what passes cost this text. table: what they cost if nobody shares them."""
-        if self._n_texts < _MIN_COMPANY:
+        if self.n_texts < _MIN_COMPANY:
             return table
-        return table.shared(self._n_rows, self._n_texts * self._n_emitted)
+        return table.shared(self._n_rows, self.n_texts * self._n_emitted)
 
     def plain_ms(self, table: CostTable) -> float:
         """Returns this text's part of a pass in which it drafts nothing."""
-        if self._n_texts < _MIN_COMPANY:
+        if self.n_texts < _MIN_COMPANY:
             return table.ms(1)
-        n_tokens = self._n_texts * self._n_emitted + 1
+        n_tokens = self.n_texts * self._n_emitted + 1
         return table.ms(round(self._n_rows) + 1) / n_tokens
-
-    def heads(self, table: CostTable) -> float:
-        """Returns what 1 plain step alone is in those of this text, for heads that run once a pass.
-
-        Texts that want them share what they take.
-        """
-        return table.ms(1) / self.plain_ms(table) / (1 + self._n_with_mtp)
 
     def own_ms(self, ms: float, table: CostTable, plain_ms: float) -> float:
         """Returns this text's part of a pass that took ``ms``.
 
         plain_ms: its part of a pass in which it drafts nothing.
         """
-        if self._n_texts < _MIN_COMPANY:
+        if self.n_texts < _MIN_COMPANY:
             return ms
         return max(ms - (table.ms(round(self._n_rows) + 1) - plain_ms), plain_ms / 2)
 

@@ -115,6 +115,10 @@ class Planner(Protocol):
     def hidden_layers(self) -> Sequence[int]:
         """Layers whose hidden states the drafters need."""
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether an output that begins now drafts nothing at first, nor needs what drafters do."""
+
     def begin(
         self,
         prompt: DraftPrompt,
@@ -223,6 +227,7 @@ class FixedPlanner:
         self._budget = budget
         self.name = name or "+".join(drafter.name for drafter in self._drafters.all)
         self.hidden_layers = self._drafters.hidden_layers
+        self.is_resting = False
 
     @property
     def failures(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from edgedec.runtime.decoding.plain import plain_pass
 from edgedec.runtime.decoding.planner import Planner, Planning, RoundTimings
@@ -49,8 +49,7 @@ class Speculative(DecodingStrategy):
         self._no_overlap = no_overlap
         self.name = planner.name
         self.is_lossless = verifier.is_lossless
-        self.hidden_layers = planner.hidden_layers
-        self.with_mtp = with_mtp
+        self.has_mtp = with_mtp
 
     def begin(self, state: DecodeState, hidden: HiddenStates) -> SpeculativeDecoding:
         """Returns the rounds of one request."""
@@ -66,6 +65,21 @@ class Speculative(DecodingStrategy):
             state.clock.now_s,
         )
         return SpeculativeDecoding(self, state, planning)
+
+    @property
+    def hidden_layers(self) -> Sequence[int]:
+        """Layers whose hidden states of the prompt the drafters need."""
+        return () if self._planner.is_resting else self._planner.hidden_layers
+
+    @property
+    def with_mtp(self) -> bool:
+        """The row behind the prompt comes with what light heads in the graph say."""
+        return self.has_mtp and not self._planner.is_resting
+
+    @property
+    def drafters_layers(self) -> Sequence[int]:
+        """Layers whose hidden states of the rounds' rows the drafters need."""
+        return self._planner.hidden_layers
 
     @property
     def verifier(self) -> Verifier:
@@ -148,10 +162,13 @@ class SpeculativeDecoding(Decoding):
 
     def _rest(self, noise: Noise) -> Passes[StepResult]:
         """Returns the token of a step in which nothing is drafted."""
-        rows = yield from plain_pass(self._state)
-        self._state.stats.verify_ms += rows.ms
-        self._planning.rested(rows)
-        return StepResult((self._state.pick_from(rows, 0, noise),), ONE_TARGET)
+        state = self._state
+        rows = state.take_rows() if state.rows is not None else None
+        if rows is None:
+            rows = yield from plain_pass(state)
+            state.stats.verify_ms += rows.ms
+            self._planning.rested(rows)
+        return StepResult((state.pick_from(rows, 0, noise),), ONE_TARGET)
 
     def _propose(self, context: DraftContext) -> Passes[DraftTree]:
         """Returns the tree to verify; empty when only one more token fits."""
@@ -178,9 +195,9 @@ class SpeculativeDecoding(Decoding):
             state.sequence,
             tree.to_pass(state.tokens[-1]),
             range(len(tree) + 1),
-            self._method.hidden_layers,
+            self._method.drafters_layers,
             with_logits=state.needs_logits,
-            with_mtp=self._method.with_mtp and self._planning.wants_mtp,
+            with_mtp=self._method.has_mtp and self._planning.wants_mtp,
         )
         if model is None:
             rows = yield pass_

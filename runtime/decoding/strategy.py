@@ -328,11 +328,15 @@ class DecodingStrategy(ABC):
     needs_prefill: bool = True
     """The prompt is in the KV cache when `begin` is called."""
 
-    hidden_layers: Sequence[int] = ()
-    """Layers whose hidden states of the prompt `begin` is given."""
+    @property
+    def hidden_layers(self) -> Sequence[int]:
+        """Layers whose hidden states of the prompt `begin` is given."""
+        return ()
 
-    with_mtp: bool = False
-    """The row behind the prompt comes with what light heads in the graph say."""
+    @property
+    def with_mtp(self) -> bool:
+        """The row behind the prompt comes with what light heads in the graph say."""
+        return False
 
     @abstractmethod
     def begin(self, state: DecodeState, hidden: HiddenStates) -> Decoding:

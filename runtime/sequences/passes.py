@@ -154,10 +154,8 @@ def compute(passes: Sequence[Pass]) -> list[Rows]:
         rows.ms = ms
     first.times.note(n_all, longest, ms)
     if len(passes) > 1:
-        n_with_mtp = sum(pass_.with_mtp for pass_ in passes)
         for pass_, rows in zip(passes, results, strict=True):
-            n_others = n_with_mtp - pass_.with_mtp
-            rows.company = OtherTexts(len(passes) - 1, n_all - pass_.n_rows, n_others)
+            rows.company = OtherTexts(len(passes) - 1, n_all - pass_.n_rows, longest)
     return results
 
 

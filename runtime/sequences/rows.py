@@ -30,13 +30,12 @@ class MtpRows:
 class OtherTexts:
     """What shared a pass with a text.
 
-    n_texts: other texts. n_rows: theirs, in all. n_with_mtp: of the texts, those that wanted what
-        light heads say.
+    n_texts: other texts. n_rows: theirs, in all. n_longest: most rows of one of all texts.
     """
 
     n_texts: int = 0
     n_rows: int = 0
-    n_with_mtp: int = 0
+    n_longest: int = 0
 
 
 ALONE = OtherTexts()

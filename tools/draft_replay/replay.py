@@ -291,6 +291,8 @@ class Replay:
             share = MTP_SHARE
         models = {"draft": RecordedDrafter()} if "draft" in self.drafters else {}
         planner: Planner = self.make(free, KnownCosts(self.machine), models, share)
+        if isinstance(planner, AutoPlanner):
+            planner.throughput.now_s = VirtualClock(self._time).now_s
         team: Any = getattr(planner, "team", None)
         self._is_timed = team is not None
         if team is not None:
@@ -332,16 +334,14 @@ class Replay:
         for shared in at_once([self._text(trace) for trace in traces], traces, n_at_once):
             n_rows = sum(pass_.n_rows for pass_, _ in shared)
             ms = self._costs.ms(n_rows)
-            n_with_mtp = sum(pass_.with_mtp for pass_, _ in shared)
-            if n_with_mtp:
+            n_longest = max(pass_.n_rows for pass_, _ in shared)
+            if any(pass_.with_mtp for pass_, _ in shared):
                 ms += MTP_SHARE * self._costs.ms(1)
             seen_ms = self._time.passes(ms)
             for i, (pass_, trace) in enumerate(shared):
                 rows = self._target.rows(trace, pass_)
                 rows.ms = seen_ms
-                rows.company = OtherTexts(
-                    len(shared) - 1, n_rows - pass_.n_rows, n_with_mtp - pass_.with_mtp
-                )
+                rows.company = OtherTexts(len(shared) - 1, n_rows - pass_.n_rows, n_longest)
                 shared[i] = _done(pass_, rows)
         taken_ms = self._time.ms - started_ms
         plain_ms = 0.0

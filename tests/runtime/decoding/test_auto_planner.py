@@ -9,17 +9,18 @@ from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.auto_planner import AutoPlanner, by_value
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
 from edgedec.runtime.decoding.draft_length import LOOK
-from edgedec.runtime.decoding.planner import RoundTimings
+from edgedec.runtime.decoding.planner import Planning, RoundTimings
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
     DraftContext,
+    DraftPrompt,
     RoundOutcome,
 )
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.row_stats import RowStats
-from edgedec.runtime.sequences.rows import ALONE, OtherTexts
+from edgedec.runtime.sequences.rows import ALONE, OtherTexts, Rows
 
 from ..conftest import ToySession
 from .oracles import FLAT, STEEP, TEXT, KnownCosts, Oracle, begin, make, play, run
@@ -181,39 +182,85 @@ def test_among_others_a_draft_has_to_pay_for_what_it_adds_to_their_pass() -> Non
         return len(tree)
 
     assert drafted(ALONE) == 1
-    assert drafted(OtherTexts(8, 8)) == 0
+    assert drafted(OtherTexts(8, 8, 1)) == 0
 
 
-def test_a_text_rests_where_heads_and_drafters_do_not_pay_among_others() -> None:
-    """Heads take a fiftieth of a step alone, and an eighth of one among eight others."""
+class Counted(Oracle):
+    """Remembers the prompts of the texts it began."""
 
-    def is_resting(company: OtherTexts) -> bool:
-        planner = AutoPlanner([Oracle(0.5, 0.9, 1, "mtp")], KnownCosts(FLAT), mtp_share=0.02)
-        planning = begin(planner)
-        outcome = RoundOutcome(DraftTree(), (), TEXT[10:11], RowStats.of(np.zeros((1, 5))), {})
-        for _ in range(8):
-            context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
-            run_passes(planning.propose(context, Budget(15, 15)))
-            planning.observe(context, outcome, RoundTimings(0.0, 10.0, company))
-        return planning.is_resting
+    def __init__(self) -> None:
+        super().__init__(1.0, 0.9, 4)
+        self.begun: list[int] = []
 
-    assert not is_resting(ALONE)
-    assert is_resting(OtherTexts(8, 8))
+    def begin(self, prompt: DraftPrompt) -> Oracle:
+        self.begun.append(len(prompt.tokens))
+        return self
 
 
-def test_a_text_that_begins_among_others_may_lose_a_share_of_its_own_step() -> None:
-    planner = make([Oracle(0.5, 0.5, 15)], FLAT)
-    drafted = []
-    running = []
-    for _ in range(9):
-        running.append(begin(planner))
-        context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
-        drafted.append(len(run_passes(running[-1].propose(context, Budget(15, 15)))))
-    assert drafted[0] > 0
-    assert drafted[-1] == 0
-    for planning in running[1:]:
+def rest(planning: Planning, n_rounds: int, company: OtherTexts) -> None:
+    for _ in range(n_rounds):
+        assert planning.is_resting
+        planning.rested(Rows(np.zeros((1, 8), np.float32), ms=10.0, company=company))
+
+
+def test_a_text_that_begins_among_others_begins_no_drafter_until_it_may_draft() -> None:
+    drafter = Counted()
+    planner = make([drafter], FLAT)
+    now_s = 0.0
+
+    def ticking() -> float:
+        nonlocal now_s
+        now_s += 0.010
+        return now_s
+
+    planner.throughput.now_s = ticking
+    assert not planner.is_resting
+    first = begin(planner)
+    assert not first.is_resting
+    assert planner.is_resting
+    second = begin(planner)
+    assert drafter.begun == [10]
+    rest(second, 7, OtherTexts(1, 1, 1))
+    assert not second.is_resting
+    assert drafter.begun == [10]
+    context = DraftContext(TEXT[:17], 10, SamplingConfig(), Noise(0))
+    assert len(run_passes(second.propose(context, Budget(15, 15))))
+    assert drafter.begun == [10, 16], "all but the anchor"
+    assert [line.split(":")[0] for line in second.explain()[1:]] == [
+        "off (drafters rest under load)"
+    ]
+    for planning in (first, second):
         planning.end()
-    assert len(run_passes(begin(planner).propose(context, Budget(15, 15)))) < drafted[0]
+    assert not planner.is_resting
+
+
+def test_texts_rest_together_where_whole_rounds_with_drafts_are_slower() -> None:
+    """Their passes are as fast as said, but the time between rounds grows."""
+    planner = make([Oracle(0.5, 0.9, 4)], FLAT)
+    now_s = 0.0
+    planner.throughput.now_s = lambda: now_s
+    planning = begin(planner)
+    begin(planner)
+    tokens, sizes = TEXT[:10], []
+    for _ in range(100):
+        if planning.is_resting:
+            now_s += 0.010
+            planning.rested(Rows(np.zeros((1, 8)), ms=10.0, company=OtherTexts(1, 1, 1)))
+            sizes.append(-1)
+            tokens = TEXT[: len(tokens) + 1]
+            continue
+        context = DraftContext(tokens, 10, SamplingConfig(), Noise(0))
+        tree = run_passes(planning.propose(context, Budget(15, 15)))
+        path = tree.matching(TEXT[len(tokens) :])
+        emitted = tuple(TEXT[len(tokens) : len(tokens) + len(path) + 1])
+        stats = RowStats.of(np.zeros((len(tree) + 1, 8), np.float32))
+        now_s += 0.010 * (len(emitted) + 0.5)
+        timings = RoundTimings(0.0, 11.0, OtherTexts(1, 1, len(tree) + 1))
+        planning.observe(context, RoundOutcome(tree, tuple(path), emitted, stats), timings)
+        tokens = [*tokens, *emitted]
+        sizes.append(len(tree))
+    assert sizes.count(-1) >= 88
+    assert planning.is_resting
 
 
 def test_what_others_share_does_not_change_what_passes_cost_alone() -> None:
@@ -221,7 +268,7 @@ def test_what_others_share_does_not_change_what_passes_cost_alone() -> None:
     planning = begin(planner)
     play(planning, FLAT, 1)
     assert planner.costs.is_measuring("target") is False
-    timings = RoundTimings(0.0, 100.0, OtherTexts(3, 12))
+    timings = RoundTimings(0.0, 100.0, OtherTexts(3, 12, 8))
     outcome = RoundOutcome(DraftTree(), (), TEXT[10:11], RowStats.of(np.zeros((1, 5))), {})
     context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
     before = dict(run_passes(planner.costs.of("target", ToySession(1))).row_ms)
