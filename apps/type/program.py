@@ -19,7 +19,7 @@ from edgedec.apps.type.menu import Menu
 from edgedec.apps.type.model_process import ModelProcess
 from edgedec.apps.type.settings import SettingsFile, TypeSettings
 from edgedec.apps.type.suggestions import Suggestions
-from edgedec.apps.type.text_place import GhostView
+from edgedec.apps.type.text_place import Application, GhostView
 from edgedec.apps.typing.typing_memory import TypingMemory
 from edgedec.models.errors import ConfigError
 
@@ -103,10 +103,10 @@ def typing_settings(settings: TypeSettings) -> dict[str, object]:
 
 def _view(
     is_in_panel: bool,
-) -> tuple[GhostView, Callable[[], tuple[str, bool]], Callable[[Callable[[], None]], None]]:
+) -> tuple[GhostView, Callable[[], Application], Callable[[Callable[[], None]], None]]:
     """Returns where suggestions are shown, what finds the program in front, what reports clicks."""
     if is_in_panel or os.environ.get("WAYLAND_DISPLAY") or not os.environ.get("DISPLAY"):
-        return AuxiliaryText(), lambda: ("", False), lambda on_click: None
+        return AuxiliaryText(), Application, lambda on_click: None
     from edgedec.apps.type.x11.clicks import Clicks
     from edgedec.apps.type.x11.front_window import FrontProgram
     from edgedec.apps.type.x11.ghost_window import GhostWindow

@@ -27,6 +27,18 @@ class Rectangle(NamedTuple):
     height: int
 
 
+class Application(NamedTuple):
+    """The program in front.
+
+    name: in lower case; empty if nobody knows. is_private: its window is a private one. qt_scale:
+    pixels of the screen in one of Qt's, as the program's environment has it.
+    """
+
+    name: str = ""
+    is_private: bool = False
+    qt_scale: float = 1.0
+
+
 @dataclass(frozen=True)
 class Key:
     """A key that was pressed.

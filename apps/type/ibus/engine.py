@@ -15,7 +15,7 @@ from edgedec.apps.type.ibus.keys import is_modifier, key_of
 from edgedec.apps.type.ibus.panel_menu import properties_of
 from edgedec.apps.type.menu import Menu
 from edgedec.apps.type.suggestions import Suggestions
-from edgedec.apps.type.text_place import FieldKind, Key, Rectangle
+from edgedec.apps.type.text_place import Application, FieldKind, Key, Rectangle
 from edgedec.apps.type.tracked_text import TrackedText
 
 _ECHO_S = 0.1
@@ -39,6 +39,9 @@ _NO_CARET = "gtk4-im"
 Source: `_set_cursor_location_internal` in `client/gtk2/ibusimcontext.c` of ibus 1.5.27.
 """
 
+_QT = "QIBusInputContext"
+"""Qt's clients, which report places in pixels of Qt's. Source: qibusplatforminputcontext.cpp."""
+
 _TALLEST = 200
 """Of carets that are believed. Units: pixels."""
 
@@ -52,8 +55,7 @@ class Engine:
     Args:
         bus: Connected to IBus.
         path: Of this object.
-        find_application: Returns the name of the program in front, empty if unknown, and whether
-            its window is a private one.
+        find_application: Returns the program in front.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class Engine:
         path: str,
         suggestions: Suggestions,
         menu: Menu,
-        find_application: Callable[[], tuple[str, bool]],
+        find_application: Callable[[], Application],
     ) -> None:
         self._bus, self._path, self._suggestions, self._menu = bus, path, suggestions, menu
         self._find_application = find_application
@@ -74,6 +76,7 @@ class Engine:
         self._n_resets = 0  # that keys may still bring
         self._is_selected = self._is_private = self._is_misled = False
         self._purpose = FieldKind.PROSE
+        self._scale = 1.0
         self.application = ""
         self.caret: Rectangle | None = None
 
@@ -154,6 +157,7 @@ class Engine:
 
     def set_cursor_location(self, x: int, y: int, width: int, height: int) -> None:
         """The caret is at another place of the screen."""
+        x, y, width, height = (round(self._scale * part) for part in (x, y, width, height))
         is_known = not self._is_misled and height <= _TALLEST
         caret = Rectangle(x, y, width, height) if is_known else None
         if caret == self.caret:
@@ -183,8 +187,10 @@ class Engine:
         self._compose.reset()
         module, _, program = client[1].partition(":") if len(client) > 1 else ("", "", "")
         self._is_misled = module == _NO_CARET
-        name, self._is_private = self._find_application()
-        self.application = name or program.lower()
+        front = self._find_application()
+        self._is_private = front.is_private
+        self._scale = front.qt_scale if module == _QT else 1.0
+        self.application = front.name or program.lower()
         self._suggestions.enter(self)
         self.send("RequireSurroundingText")
         self._send_menu()

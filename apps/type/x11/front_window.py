@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
 from Xlib import X
 from Xlib.display import Display
 from Xlib.error import XError
 from Xlib.xobject.drawable import Window
+
+from edgedec.apps.type.text_place import Application
 
 _PRIVATE = ("(incognito)", "inprivate", "private browsing")
 """In titles of browsers' private windows, if the browser speaks English."""
@@ -26,16 +32,33 @@ class FrontProgram:
     def __init__(self) -> None:
         self._display = Display()
 
-    def find(self) -> tuple[str, bool]:
-        """Returns the program's name in lower case, and whether the window is a private one."""
+    def find(self) -> Application:
+        """Returns what is known of it."""
         try:
             window = front_window(self._display)
             if window is None:
-                return "", False
+                return Application()
             name = window.get_wm_class()
-            title_atom = self._display.intern_atom("_NET_WM_NAME")
-            title = window.get_full_property(title_atom, X.AnyPropertyType)
-            text = title.value.decode(errors="replace").lower() if title is not None else ""
+            title = self._property(window, "_NET_WM_NAME")
+            pid = self._property(window, "_NET_WM_PID")
         except XError:
-            return "", False
-        return (name[1] if name else "").lower(), any(word in text for word in _PRIVATE)
+            return Application()
+        text = title.decode(errors="replace").lower() if title else ""
+        is_private = any(word in text for word in _PRIVATE)
+        return Application(
+            (name[1] if name else "").lower(), is_private, _qt_scale(pid[0]) if pid else 1.0
+        )
+
+    def _property(self, window: Window, name: str) -> Any:
+        found = window.get_full_property(self._display.intern_atom(name), X.AnyPropertyType)
+        return None if found is None else found.value
+
+
+def _qt_scale(pid: int) -> float:
+    """Returns QT_SCALE_FACTOR in a program's environment; 1 if there is none, or it is hidden."""
+    with suppress(OSError, ValueError):
+        for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            name, _, value = variable.partition(b"=")
+            if name == b"QT_SCALE_FACTOR":
+                return max(float(value), 1.0)
+    return 1.0

@@ -5,11 +5,12 @@ from __future__ import annotations
 import queue
 import subprocess
 import threading
-from collections import Counter
 from contextlib import suppress
 from functools import cache
 
-from PIL import Image, ImageDraw, ImageFont
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageChops, ImageDraw, ImageFont
 from Xlib import X, Xatom
 from Xlib.display import Display
 from Xlib.error import ConnectionClosedError, XError
@@ -29,6 +30,9 @@ _USUAL_HEIGHT = 18
 _LARGEST = 100
 _STRIP = 400
 """Most pixels beside the caret that are looked at for text behind it."""
+
+_LATE = 4
+"""How far behind its text a browser may report the caret. Units: heights of the caret."""
 
 _DEPTHS = (24, 32)
 _PIXELS_PER_POINT = 96 / 72
@@ -50,6 +54,8 @@ class GhostWindow:
         self._root = self._display.screen().root
         self._window = self._make_window()
         self._is_shown = self._is_below = False
+        self._text, self._caret = "", Rectangle(0, 0, 0, 0)  # what is shown, and as reported
+        self._late = 0  # pixels that the caret is right of where the application says
         self._colours: tuple[Colour, Colour] = ((255, 255, 255), (140, 140, 140))
         self._orders: queue.SimpleQueue[tuple[str, Rectangle | None]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="ghost", daemon=True).start()
@@ -107,10 +113,16 @@ class GhostWindow:
         height = min(height, _LARGEST)
         font = _font(height)
         x += max(caret.width, 1)
+        if not self._is_shown or caret != self._caret:
+            self._late = 0
+        elif self._text.endswith(text):  # letters were typed, and the caret is reported later
+            self._late += round(font.getlength(self._text) - font.getlength(text))
+        self._text, self._caret = text, caret
+        if not self._is_shown:
+            self._look(x, y, height)
+        x += self._late
         room = self._display.screen().width_in_pixels - x
         width = min(int(font.getlength(text)) + 3, max(room, 1))
-        if not self._is_shown:
-            self._look(x, y, min(width, _STRIP), height)
         if self._is_below:
             y += height + 2
         background, colour = self._colours
@@ -139,16 +151,33 @@ class GhostWindow:
             self._window.put_image(context, 0, top, image.width, rows, X.ZPixmap, depth, 0, part)
         context.free()
 
-    def _look(self, x: int, y: int, width: int, height: int) -> None:
-        """Finds the colour behind the caret, and whether text stands there."""
+    def _look(self, x: int, y: int, height: int) -> None:
+        """Finds the colour behind the caret, and where text that stands there ends."""
         with suppress(XError):
-            top = max(y, 0)
-            shot = self._root.get_image(x, top, width, height, X.ZPixmap, 0xFFFFFFFF)
-            pixels = [shot.data[i : i + 3] for i in range(0, len(shot.data) - 3, 4)]
-            (common, n), *_ = Counter(pixels).most_common(1)
-            blue, green, red = common
-            self._is_below = n < 0.95 * len(pixels)
-            self._colours = (red, green, blue), _muted((red, green, blue))
+            screen = self._display.screen()
+            x, y = max(x, 0), max(y, 0)
+            width = min(_STRIP, screen.width_in_pixels - x)
+            height = min(height, screen.height_in_pixels - y)
+            if width <= 0 or height <= 0:
+                return  # the caret is outside of the screen
+            shot = self._root.get_image(x, y, width, height, X.ZPixmap, 0xFFFFFFFF)
+            strip = Image.frombytes("RGB", (width, height), shot.data, "raw", "BGRX")
+            _, background = max(strip.getcolors(width * height))
+            difference = ImageChops.difference(strip, Image.new("RGB", strip.size, background))
+            end = _end_of_text(np.asarray(difference).max(axis=(0, 2)) > 0, height)
+            self._is_below = end > _LATE * height
+            self._late = 0 if self._is_below else end
+            self._colours = background, _muted(background)
+
+
+def _end_of_text(has_ink: NDArray[np.bool_], gap: int) -> int:
+    """Returns the column behind text at column 0, which ``gap`` columns without ink end."""
+    end = 0
+    for column in np.flatnonzero(has_ink):
+        if column - end >= gap:
+            break
+        end = int(column) + 1
+    return end
 
 
 def _muted(background: Colour) -> Colour:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
@@ -406,8 +407,7 @@ class Page(Window):
         if not shutil.which(command[0]):
             pytest.skip(f"needs packages of the system: {command[0]}")
         self.desktop, self.toolkit, self._environment = desktop, browser, dict[str, str]()
-        profile = desktop.folder / f"{browser}-profile-{scale}"
-        profile.mkdir(exist_ok=True)
+        profile = tempfile.mkdtemp(prefix=browser, dir=desktop.folder)  # another window may be open
         page = FIELDS.with_suffix(".html").as_uri()
         filled_in = [part.format(profile=profile, page=page, scale=scale) for part in command]
         self._start(filled_in, scale)

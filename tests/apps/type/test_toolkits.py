@@ -181,27 +181,6 @@ def test_nobody_takes_its_end_for_an_acceptance(typed: Window) -> None:
         desktop.start_type_again()
 
 
-@pytest.mark.parametrize("scale", [1, 2])
-@pytest.mark.parametrize("toolkit", [*(name for name in TOOLKITS if name != "vte"), *BROWSERS])
-def test_the_suggestion_stands_behind_the_text(
-    suggesting: Desktop, toolkit: str, scale: int
-) -> None:
-    window = (Page if toolkit in BROWSERS else Window)(suggesting, toolkit, scale)
-    try:
-        suggesting.type(TEXT)
-        ghost = wait_for(suggesting.ghost, "a suggestion")
-        becomes(window, TEXT)
-        if toolkit != "gtk4":  # which does not say where the caret is
-            left, top, _, height = suggesting.ghost_box()
-            assert 12 * scale <= height <= 28 * scale
-            before = suggesting.picture().crop((left - 8 * scale, top, left, top + height))
-            assert min(before.convert("L").tobytes()) < 100  # ink of the last letter
-        suggesting.key("Tab")
-        wait_for(lambda: window.text().startswith(TEXT + ghost), "the suggestion in the text")
-    finally:
-        window.close()
-
-
 def test_terminals_are_left_alone(suggesting: Desktop) -> None:
     terminal = Window(suggesting, "vte")
     try:
