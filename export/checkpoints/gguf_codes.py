@@ -28,6 +28,7 @@ class TensorType:
 
     format: what rows are decoded to. n_weights, n_bytes: weights and bytes in one block.
     stand_in: format for values that only floats hold exactly.
+    needs_library: Whether the package `gguf` decodes the rows, which an extra brings.
     """
 
     name: str
@@ -36,6 +37,7 @@ class TensorType:
     n_bytes: int
     decode: Decoder
     stand_in: QuantFormat | None = None
+    needs_library: bool = False
 
     def plain(self, rows: Bytes) -> PlainTensor:
         """Returns the codes of ``rows`` [N, bytes of a row]."""
@@ -237,6 +239,57 @@ _MAX_POWER = 15
 """Largest power of two of a float16."""
 
 
+def _tq1_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    fives, fours, scale = _fields(rows, 48, 4, 2)
+    parts = ((fives[:, :, :32], 5), (fives[:, :, 32:], 5), (fours, 4))
+    trits = [_trits(packed, n_trits) for packed, n_trits in parts]
+    return _ternary(fmt, np.concatenate(trits, axis=-1), scale)
+
+
+def _trits(packed: Bytes, n_trits: int) -> Bytes:
+    """Returns base-3 digits, 0 to 2, of bytes that hold ``n_trits`` each as a fraction of 256."""
+    powers = np.array([3**i for i in range(n_trits)], np.uint8)[:, None]
+    # The product drops what exceeds a byte, which are the digits before.
+    digits = (packed[:, :, None, :] * powers).astype(np.uint16) * 3 >> 8
+    return digits.astype(np.uint8).reshape(*packed.shape[:2], -1)
+
+
+def _tq2_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    packed, scale = _fields(rows, 64, 2)
+    return _ternary(fmt, _bit_pairs(packed).reshape(*packed.shape[:2], -1), scale)
+
+
+def _ternary(fmt: QuantFormat, codes: Bytes, scale: Bytes) -> PlainTensor:
+    """Returns ``codes`` that count from -1, whose 256 share a scale, in groups of 32."""
+    shifted = _codes(codes) + np.uint8(fmt.zero_point - 1)
+    return PlainTensor(fmt, shifted, np.repeat(_half(scale), 8, axis=1))
+
+
+def _nvfp4(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    scales, low = _fields(rows, 4, 32)
+    exponent, mantissa = (scales >> 3 & 15).astype(np.int32), (scales & 7).astype(np.float32)
+    # Values are doubled, so scales are halved.
+    scale = np.ldexp(np.where(exponent > 0, mantissa + 8, mantissa), np.maximum(exponent, 1) - 11)
+    scale[scales == _NO_E4M3] = 0
+    codes = _nibbles(low.reshape(*low.shape[:2], 4, 8))
+    values = scale.astype(np.float32)[..., None] * _FP4[codes].astype(np.float32)
+    return PlainTensor(fmt, _joined(values))
+
+
+_NO_E4M3 = 0x7F
+"""NaN among scales of NVFP4, which llama.cpp reads as zero."""
+
+
+def _by_library(name: str) -> Decoder:
+    def decode(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+        from gguf import GGMLQuantizationType, quants  # an extra; its tables are long
+
+        values = quants.dequantize(np.ascontiguousarray(rows), GGMLQuantizationType[name])
+        return PlainTensor(fmt, values)
+
+    return decode
+
+
 def _looked_up(table: npt.NDArray[np.int8], codes: Bytes, fmt: QuantFormat) -> Bytes:
     """Returns codes of ``fmt`` for the values that ``codes`` stand for in ``table``."""
     return (table.astype(np.int16) + fmt.zero_point).astype(np.uint8)[codes]
@@ -256,6 +309,12 @@ def _converted(
     return TensorType(name, FORMATS["f32"], n_weights, n_bytes, decode, FORMATS[stand_in])
 
 
+def _from_library(name: str, n_bytes: int) -> TensorType:
+    # Five bits lose up to 0.065 of what random codes of these types hold; eight lose 0.005.
+    formats = FORMATS["f32"], FORMATS["q5_0"]
+    return TensorType(name, formats[0], 256, n_bytes, _by_library(name), formats[1], True)
+
+
 TENSOR_TYPES: dict[int, TensorType] = {
     0: _row("F32", 1, 4, _floats(np.float32)),
     1: _row("F16", 1, 2, _floats(np.float16)),
@@ -269,16 +328,25 @@ TENSOR_TYPES: dict[int, TensorType] = {
     12: _row("Q4_K", 256, 144, _q4_k),
     13: _row("Q5_K", 256, 176, _q5_k),
     14: _row("Q6_K", 256, 210, _q6_k),
+    16: _from_library("IQ2_XXS", 66),
+    17: _from_library("IQ2_XS", 74),
+    18: _from_library("IQ3_XXS", 98),
+    19: _from_library("IQ1_S", 50),
     20: _row("IQ4_NL", 32, 18, _iq4_nl, kept_as="q8_0"),
+    21: _from_library("IQ3_S", 110),
+    22: _from_library("IQ2_S", 82),
     23: _converted("IQ4_XS", 256, 136, _iq4_xs, "q8_0"),
+    29: _from_library("IQ1_M", 56),
     30: _row("BF16", 1, 2, _floats(np.uint16)),
+    34: _row("TQ1_0", 256, 54, _tq1_0, kept_as="q4_0"),
+    35: _row("TQ2_0", 256, 66, _tq2_0, kept_as="q4_0"),
     39: _row("MXFP4", 32, 17, _mxfp4, kept_as="q5_0"),
+    40: _converted("NVFP4", 64, 36, _nvfp4, "q8_0"),
 }
 """Every tensor type that can be read, by its number in the file."""
 
 UNREAD_TYPES: dict[int, str] = {
-    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
-    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
-    35: "TQ2_0", 40: "NVFP4",
+    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 41: "Q1_0",
+    42: "Q2_0",
 }  # fmt: skip
 """Names of types that exist but have no reader, for error messages."""

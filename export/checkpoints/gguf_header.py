@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from edgedec.export.checkpoints.gguf_codes import TENSOR_TYPES, UNREAD_TYPES, Te
 from edgedec.export.checkpoints.mapped_file import MappedFile
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.file_kinds import kind_of_bytes
+from edgedec.models.installation import install_command
 
 MAX_STRING_BYTES = 1 << 24
 MAX_STRINGS = 1 << 22
@@ -239,6 +241,11 @@ def _read_record(cursor: _Cursor) -> TensorRecord:
             f"in another quantisation, such as Q4_K_M"
         )
     row = TENSOR_TYPES[kind]
+    if row.needs_library and find_spec("gguf") is None:
+        raise UnsupportedModelError(
+            f"{cursor.file_name}: tensor {name} has type {row.name}, which the package gguf reads: "
+            f"{install_command('gguf')}"
+        )
     if 0 in shape or shape[-1] % row.n_weights:
         raise cursor.error(
             f"tensor {name} has shape {list(shape)}, expected positive dimensions and rows of a "

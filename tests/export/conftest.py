@@ -17,9 +17,12 @@ gguf = pytest.importorskip("gguf", reason="needs the dev extra")
 VOCAB, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_SIZE = 300, 256, 512, 2, 4, 2, 64
 SCALES_AT = {
     "Q2_K": slice(-4, None), "Q3_K": slice(-2, None), "Q4_K": slice(0, 4), "Q5_K": slice(0, 4),
-    "Q6_K": slice(-2, None), "IQ4_NL": slice(0, 2), "IQ4_XS": slice(0, 2),
+    "Q6_K": slice(-2, None), "IQ4_NL": slice(0, 2), "IQ4_XS": slice(0, 2), "IQ1_S": slice(0, 2),
+    "IQ2_XXS": slice(0, 2), "IQ2_XS": slice(0, 2), "IQ2_S": slice(0, 2), "IQ3_XXS": slice(0, 2),
+    "IQ3_S": slice(0, 2), "IQ1_M": slice(0, 0), "NVFP4": slice(0, 0),
 }  # fmt: skip
-"""Where the float16 scales of a block lie, of the types that `gguf` only reads."""
+"""Where the float16 scales of a block lie, of the types that `gguf` only reads; nowhere in one
+piece in some."""
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
@@ -87,6 +90,8 @@ def quantize_blocks(values: npt.NDArray[np.float32], type_name: str) -> npt.NDAr
     scale = rng.uniform(-0.01, 0.01, (values.shape[0], n_blocks, 2)).astype(np.float16)
     place = SCALES_AT[type_name]
     blocks[:, :, place] = scale.view(np.uint8)[:, :, : len(range(n_bytes)[place])]
+    if type_name == "IQ1_M":  # nibbles of the scale are spread; the last has sign and exponent
+        blocks[:, :, -1] = blocks[:, :, -1] & 0x0F | 0x20
     return blocks.reshape(values.shape[0], -1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,11 @@ BEGIN, END = {"bos_token": "<|im_start|>"}, {"eos_token": "<|im_end|>"}
 gguf = pytest.importorskip("gguf", reason="needs the dev extra")
 
 
-HELD_AS = {"Q2_K": "f32", "Q3_K": "q6_k", "IQ4_NL": "q8_0", "IQ4_XS": "f32", "MXFP4": "q5_0"}
+OF_LIBRARY = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
+HELD_AS = {
+    "Q2_K": "f32", "Q3_K": "q6_k", "IQ4_NL": "q8_0", "IQ4_XS": "f32", "MXFP4": "q5_0",
+    "TQ1_0": "q4_0", "TQ2_0": "q4_0", "NVFP4": "f32", **dict.fromkeys(OF_LIBRARY, "f32"),
+}  # fmt: skip
 """Types without a storage format of their own -> the one that holds them to the last bit."""
 
 
@@ -70,7 +75,10 @@ def test_random_blocks_decode_to_the_last_bit(row: Any) -> None:
     np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize(("type_name", "stand_in"), [("Q2_K", "q4_1"), ("IQ4_XS", "q8_0")])
+@pytest.mark.parametrize(
+    ("type_name", "stand_in"),
+    [("Q2_K", "q4_1"), ("IQ4_XS", "q8_0"), ("NVFP4", "q8_0"), *((n, "q5_0") for n in OF_LIBRARY)],
+)
 def test_types_without_a_format_are_converted(
     make_gguf: Any, type_name: str, stand_in: str
 ) -> None:
@@ -79,8 +87,19 @@ def test_types_without_a_format_are_converted(
     errors = measure_errors(checkpoint, kept)
     assert {error.format for error in errors} == {stand_in}
     assert len(errors) == len(matrices(checkpoint.config))
-    # Their own codes are four and sixteen to a group; rounding must not add as much again.
-    assert 0 < max(error.relative_rms for error in errors) < (0.09 if stand_in == "q4_1" else 0.01)
+    # Their own codes are few to a group; rounding must not add as much again.
+    bound = {"q4_1": 0.09, "q5_0": 0.09, "q8_0": 0.01}[stand_in]
+    assert 0 < max(error.relative_rms for error in errors) < bound
+
+
+@pytest.mark.parametrize("type_name", OF_LIBRARY)
+def test_types_of_the_library_are_refused_without_it(
+    make_gguf: Any, type_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_gguf("llama", type_name)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(UnsupportedModelError, match=rf"has type {type_name}, .*\[gguf\]"):
+        open_checkpoint(str(path))
 
 
 def test_absurd_mxfp4_scales_are_refused(make_gguf: Any, tiny: Any) -> None:
