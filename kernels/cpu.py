@@ -191,7 +191,7 @@ def attention(
 
     Shapes: qkv [T, (H + 2 Hkv) * d]; positions [T], parents [P] int64; rope: cosines and sines
         [n_positions, d / 2]; kv_cache of one layer: keys [Hkv, C / 16, d, 16] and values
-        [Hkv, C, d] float16, or both [Hkv, C / 16, `kv_block_nbytes`] uint8;
+        [Hkv, C, d] float16, or each [Hkv, C / 16, one of `kv_block_nbytes`] uint8;
         rows past.., modulo C, are overwritten: with a window C needs to be no more than the rows
         that the first row sees before itself, and P; sinks [H], distance_bias [n, H],
         key_offsets [Hkv, d] float32.
@@ -242,15 +242,18 @@ def attention(
     return out
 
 
-def kv_block_nbytes(head_size: int, kv_format: int = 1) -> int:
-    """Returns the size of 16 keys, or 16 values, of one head in a KV cache of bytes.
+def kv_block_nbytes(head_size: int, kv_format: int = 1) -> tuple[int, int]:
+    """Returns the sizes of 16 keys and of 16 values of one head in a KV cache of bytes.
 
     16 float16 scales, one per token, then codes. Those of int8, format 1: [head_size, 16] of keys,
-    [16, head_size in whole vectors of 16] of values. Those of int4, format 2, half as many bytes,
-    of whole runs of 32.
+    [16, head_size in whole vectors of 16] of values. Those of k5v4, format 2: 16 times half of the
+    head size and a byte for eight channels, of keys; half as many bytes as int8's, of whole runs of
+    32, of values.
     """
-    together = 1 if kv_format == 1 else 2
-    return 2 * PANEL + PANEL * (-(-head_size // (16 * together)) * 16)
+    if kv_format == 1:
+        row = -(-head_size // 16) * 16
+        return PANEL * (2 + row), PANEL * (2 + row)
+    return PANEL * (2 + head_size // 2 + -(-head_size // 8)), PANEL * (2 + -(-head_size // 32) * 16)
 
 
 def _check_kv_cache(keys: KVBlocks, values: KVBlocks, d: int, kv_format: int) -> tuple[int, int]:
@@ -258,8 +261,9 @@ def _check_kv_cache(keys: KVBlocks, values: KVBlocks, d: int, kv_format: int) ->
     if not (keys.flags.writeable and values.flags.writeable):
         raise ValueError("the KV cache is read-only, expected arrays that may be overwritten")
     if kv_format:
-        expect("keys", keys, np.uint8, (-1, -1, kv_block_nbytes(d, kv_format)))
-        expect("values", values, np.uint8, keys.shape)
+        of_keys, of_values = kv_block_nbytes(d, kv_format)
+        expect("keys", keys, np.uint8, (-1, -1, of_keys))
+        expect("values", values, np.uint8, (*keys.shape[:2], of_values))
         return keys.shape[0], keys.shape[1] * PANEL
     expect("values", values, np.float16, (-1, -1, d))
     n_kv_heads, capacity, _ = values.shape

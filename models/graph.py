@@ -198,8 +198,7 @@ class KVLayout:
         the graph's own, of OpenVINO [1, n_kv_heads, P, head_size] under the names that such inputs
         would have.
     format: of the numbers. row_nbytes: bytes of one token, keys and values of all layers.
-    block_nbytes: of 16 keys or 16 values of one head, in the first layer that has some; 0 but for
-        ``panels``.
+    block_nbytes: of 16 keys of one head, in the first layer that has some; 0 but for ``panels``.
     ring_layers: layers with a window, rising, that keep the latest tokens only. They are no part of
         the two inputs above but of k_ring and v_ring, made alike of R positions for C, a multiple
         of 2 * `KV_PANEL`: token t lies at position t modulo R. ring_rows: R that most passes can

@@ -39,8 +39,8 @@ class KVPanels(Protocol):
     element: str
     row_type: type[np.generic]
 
-    def block_nbytes(self, head_size: int) -> int:
-        """Returns the bytes of 16 keys, or of 16 values, of one head."""
+    def block_nbytes(self, head_size: int) -> tuple[int, int]:
+        """Returns the bytes of 16 keys and of 16 values of one head."""
 
     def shapes(self, n_panels: Any, n_rows: Any, head_size: int) -> tuple[Shape, Shape]:
         """Returns the last axes of keys and of values. n_rows: 16 times ``n_panels``."""
@@ -68,8 +68,8 @@ class _Float16Panels:
     element = "float16"
     row_type: type[np.generic] = np.float16
 
-    def block_nbytes(self, head_size: int) -> int:
-        return 2 * KV_PANEL * head_size
+    def block_nbytes(self, head_size: int) -> tuple[int, int]:
+        return 2 * KV_PANEL * head_size, 2 * KV_PANEL * head_size
 
     def shapes(self, n_panels: Any, n_rows: Any, head_size: int) -> tuple[Shape, Shape]:
         return (n_panels, head_size, KV_PANEL), (n_rows, head_size)
@@ -95,12 +95,13 @@ class _Int8Panels:
     element = "uint8"
     row_type: type[np.generic] = np.int8
 
-    def block_nbytes(self, head_size: int) -> int:
-        return _SCALES_NBYTES + KV_PANEL * (-(-head_size // 16) * 16)
+    def block_nbytes(self, head_size: int) -> tuple[int, int]:
+        nbytes = _SCALES_NBYTES + KV_PANEL * (-(-head_size // 16) * 16)
+        return nbytes, nbytes
 
     def shapes(self, n_panels: Any, n_rows: Any, head_size: int) -> tuple[Shape, Shape]:
-        blocks = n_panels, self.block_nbytes(head_size)
-        return blocks, blocks
+        of_keys, of_values = self.block_nbytes(head_size)
+        return (n_panels, of_keys), (n_panels, of_values)
 
     def views(self, keys: Array, values: Array, head_size: int) -> dict[str, Array]:
         lead = keys.shape[:-1]
@@ -133,59 +134,71 @@ class _Int8Panels:
         }
 
 
-class _Int4Panels:
-    """Both [P, bytes of a block] uint8: 16 float16 scales, one for each token, then codes in pairs.
+class _K5V4Panels:
+    """Both [P, bytes of a block] uint8: 16 float16 scales, one for each token, then codes.
 
-    A byte of keys, [head_size / 2, 16], holds two channels side by side; of values, [16, head_size
-    in whole runs of 32 / 2], two dimensions 16 apart. The low nibble is the first.
+    Of keys, [bytes of a row, 16]: sizes of eight channels, two in a byte, then a byte of their
+    signs, bit c of channel c; the next eight follow, in the end fewer. A byte of values, [16,
+    head_size in whole runs of 32 / 2], holds two dimensions 16 apart. The low nibble is the first.
     """
 
     index = 2
     element = "uint8"
     row_type: type[np.generic] = np.uint8
 
-    def block_nbytes(self, head_size: int) -> int:
-        return _SCALES_NBYTES + KV_PANEL * (-(-head_size // 32) * 16)
+    def block_nbytes(self, head_size: int) -> tuple[int, int]:
+        values = _SCALES_NBYTES + KV_PANEL * (-(-head_size // 32) * 16)
+        return _SCALES_NBYTES + KV_PANEL * _key_row_nbytes(head_size), values
 
     def shapes(self, n_panels: Any, n_rows: Any, head_size: int) -> tuple[Shape, Shape]:
-        blocks = n_panels, self.block_nbytes(head_size)
-        return blocks, blocks
+        of_keys, of_values = self.block_nbytes(head_size)
+        return (n_panels, of_keys), (n_panels, of_values)
 
     def views(self, keys: Array, values: Array, head_size: int) -> dict[str, Array]:
         lead = keys.shape[:-1]
         key_codes, value_codes = (a[..., _SCALES_NBYTES:] for a in (keys, values))
-        n_pairs = head_size // 2
-        by_pair = key_codes[..., : KV_PANEL * n_pairs].reshape(*lead, n_pairs, KV_PANEL)
+        by_byte = key_codes.reshape(*lead, _key_row_nbytes(head_size), KV_PANEL)
         scales = [a[..., :_SCALES_NBYTES].view(np.float16) for a in (keys, values)]
         return {
-            "keys": by_pair.swapaxes(-1, -2),
+            "keys": by_byte.swapaxes(-1, -2),
             "values": value_codes.reshape(*lead, KV_PANEL, value_codes.shape[-1] // KV_PANEL),
             "key_scales": scales[0],
             "value_scales": scales[1],
         }
 
     def numbers(self, rows: Mapping[str, Array], part: Part) -> Float32:
-        scales = rows["key_scales" if part == "keys" else "value_scales"].astype(np.float32)
-        d = 2 * rows["keys"].shape[-1]
-        low, high = rows[part] & 15, rows[part] >> 4
+        d = _head_size_of(rows["keys"].shape[-1])
         if part == "keys":
-            codes = np.stack([low, high], axis=-1)
+            is_sign = np.arange(rows["keys"].shape[-1]) % 5 == 4
+            is_sign[-1] = True
+            pairs, signs = rows["keys"][..., ~is_sign], rows["keys"][..., is_sign]
+            sizes = _SIZES[
+                np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(*pairs.shape[:-1], d)
+            ]
+            is_negative = np.unpackbits(signs, axis=-1, count=d, bitorder="little").astype(bool)
+            levels = np.where(is_negative, -sizes, sizes)
         else:
+            low, high = rows["values"] & 15, rows["values"] >> 4
             runs = (*low.shape[:-1], low.shape[-1] // 16, 16)
             codes = np.stack([low.reshape(runs), high.reshape(runs)], axis=-2)
-        levels = _LEVELS[codes.reshape(*low.shape[:-1], -1)[..., :d]]
+            levels = _LEVELS[codes.reshape(*low.shape[:-1], -1)[..., :d]]
+        scales = rows["key_scales" if part == "keys" else "value_scales"].astype(np.float32)
         numbers: Float32 = levels * scales[..., None]
         return numbers @ _mixing(d)
 
     def rows_of(self, keys: Float32, values: Float32) -> dict[str, Array]:
         d = keys.shape[-1]
-        key_codes, key_scales = _level_codes(keys @ _mixing(d))
-        value_codes, value_scales = _level_codes(values @ _mixing(d))
+        mixed = keys @ _mixing(d)
+        sizes, key_scales = _level_codes(np.abs(mixed), _SIZES, _SIZE_STEP)
+        pairs = sizes[..., ::2] | sizes[..., 1::2] << 4
+        signs = np.packbits(mixed < 0, axis=-1, bitorder="little")
+        at = [min(4 * (i + 1), d // 2) for i in range(signs.shape[-1])]  # behind their sizes
+        value_codes, value_scales = _level_codes(values @ _mixing(d), _LEVELS, _LEVEL_STEP)
         rest = [(0, 0)] * (values.ndim - 1) + [(0, -d % 32)]
         halves = np.pad(value_codes, rest).reshape(*values.shape[:-1], -1, 2, 16)
         packed_values = halves[..., 0, :] | halves[..., 1, :] << 4
         return {
-            "keys": key_codes[..., ::2] | key_codes[..., 1::2] << 4,
+            "keys": np.insert(pairs, at, signs, axis=-1),
             "values": packed_values.reshape(*values.shape[:-1], -1),
             "key_scales": key_scales,
             "value_scales": value_scales,
@@ -195,18 +208,33 @@ class _Int4Panels:
 _LEVELS = np.array(
     [-127, -96, -75, -58, -44, -31, -18, -6, 6, 18, 31, 44, 58, 75, 96, 127], np.float32
 )
-"""What int4 codes stand for, times the scale of their row (kernels/src/kv_levels.h)."""
+_SIZES = np.array([3, 8, 13, 18, 24, 29, 35, 41, 47, 54, 61, 70, 79, 90, 105, 127], np.float32)
+"""What codes of values, and of keys but for their signs, stand for, times the scale of their row.
+
+Source: kernels/src/kv_levels.h.
+"""
 
 _LEVEL_STEP = np.float32(2.7326 / 127)
+_SIZE_STEP = np.float32(3.2607 / 127)
 """Of a row's deviation."""
 
 
-def _level_codes(x: Float32) -> tuple[Array, Array]:
-    """Returns the int4 codes of rows and their scales."""
-    steps = np.sqrt((x * x).mean(axis=-1, keepdims=True)) * _LEVEL_STEP
-    codes = np.searchsorted((_LEVELS[1:] + _LEVELS[:-1]) / 2, x / np.where(steps > 0, steps, 1))
-    levels = _LEVELS[codes]
-    best = (x * levels).sum(axis=-1) / (levels * levels).sum(axis=-1)
+def _key_row_nbytes(head_size: int) -> int:
+    """Returns the bytes of a row's codes of keys."""
+    return head_size // 2 + -(-head_size // 8)
+
+
+def _head_size_of(key_row_nbytes: int) -> int:
+    """Returns the head size whose rows have so many bytes of codes of keys."""
+    return 2 * (key_row_nbytes - -(-key_row_nbytes // 5))
+
+
+def _level_codes(x: Float32, levels: Float32, step: np.float32) -> tuple[Array, Array]:
+    """Returns the numbers of the nearest ``levels``, and the scales of rows. step: see above."""
+    steps = np.sqrt((x * x).mean(axis=-1, keepdims=True)) * step
+    codes = np.searchsorted((levels[1:] + levels[:-1]) / 2, x / np.where(steps > 0, steps, 1))
+    nearest = levels[codes]
+    best = (x * nearest).sum(axis=-1) / (nearest * nearest).sum(axis=-1)
     return codes.astype(np.uint8), np.clip(best, 0, 65504).astype(np.float16)
 
 
@@ -249,7 +277,7 @@ KV_FORMATS = {
     for kv_format in (
         KVFormat("float16", ("panels", "rows", "states"), panels=_Float16Panels()),
         KVFormat("int8", ("panels",), is_rounded=True, panels=_Int8Panels()),
-        KVFormat("int4", ("panels",), True, needs_offsets=True, panels=_Int4Panels()),
+        KVFormat("k5v4", ("panels",), True, needs_offsets=True, panels=_K5V4Panels()),
         KVFormat("float32", ("rows", "states")),
         KVFormat("uint16", ("rows",)),
     )
@@ -288,10 +316,10 @@ def kv_row_nbytes(
     """Returns the bytes that one token takes in ``layers``, in all that keep some when None."""
     panels = kv_panels_of(kv_format)
     kept = config.kv_layers if layers is None else layers
-    blocks = (panels.block_nbytes(config.head_size_of(i)) for i in kept)
-    return 2 * config.n_kv_heads * sum(blocks) // KV_PANEL
+    blocks = (sum(panels.block_nbytes(config.head_size_of(i))) for i in kept)
+    return config.n_kv_heads * sum(blocks) // KV_PANEL
 
 
 def kv_block_nbytes(config: ModelConfig, kv_format: str) -> int:
     """Returns the bytes of 16 keys of one head, in the first layer that keeps some."""
-    return kv_panels_of(kv_format).block_nbytes(config.head_size_of(config.kv_layers[0]))
+    return kv_panels_of(kv_format).block_nbytes(config.head_size_of(config.kv_layers[0]))[0]

@@ -131,9 +131,9 @@ class DeviceOptions:
         str | None,
         typer.Option(
             metavar="|".join(_kv_format_choices()),
-            help="KV cache format: float16 (default for cpu), int8 (half the memory), int4 "
-            "(a quarter; the export reports how both change logits) or float32 (default for ort, "
-            "which computes in this format).",
+            help="KV cache format: float16 (default for cpu), int8 (half the memory), k5v4 (keys "
+            "of 5 bits, values of 4: 0.3 of it; the export reports how both change logits) or "
+            "float32 (default for ort, which computes in this format).",
         ),
     ] = None
     context: Annotated[

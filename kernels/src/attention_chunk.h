@@ -55,6 +55,20 @@ EDK_INLINE const float* load_again(const float* p) {
   return p;
 }
 
+/// Adds the products of a channel of Q queries, d apart, and of `Blocks` K blocks. It is number `which`
+/// of `n` that share the bytes at `keys`.
+template <class Keys, int Q, int Blocks>
+EDK_INLINE void add_products(Floats (&sum)[Blocks * Q], const float* queries, int64_t d,
+                             const uint8_t* keys, int64_t block_bytes, int64_t which, int64_t n) {
+#pragma GCC unroll 4
+  for (int b = 0; b < Blocks; ++b) {
+    const Floats key = Keys::load(keys + b * block_bytes, which, n);
+    const float* query = load_again(queries);
+#pragma GCC unroll 16
+    for (int q = 0; q < Q; ++q) sum[b * Q + q] = fma(set1(query[q * d]), key, sum[b * Q + q]);
+  }
+}
+
 /// Scores of Q queries against `Blocks` K blocks that lie one after the other.
 ///
 /// Lines are asked for ahead of their use. A Zen 5 core that decodes after 4095 positions, head size
@@ -63,33 +77,30 @@ EDK_INLINE const float* load_again(const float* p) {
 template <class Elements, int Q, int Blocks>
 inline void score_blocks(const AttentionPlan& plan, const float* queries, const uint8_t* block,
                          float* scores, int64_t stride) {
-  constexpr int64_t kTogether = Elements::kTogether, kRow = Elements::kBytes;
+  using Keys = typename Elements::Keys;
+  constexpr int64_t kTogether = Keys::kTogether, kRow = Keys::kBytes;
   const int64_t d = plan.args->head_size;
   const uint8_t* keys = block + Elements::kHeader;
-  const uint8_t* ahead = block + Elements::kBlocksAhead * plan.block_bytes;
+  const uint8_t* ahead = block + Elements::kBlocksAhead * plan.key_bytes;
   Floats sum[Blocks * Q];
 #pragma GCC unroll 32
   for (Floats& s : sum) s = set1(0.0f);
-  for (int64_t i = 0; i < d; i += kTogether, keys += kRow) {
+  int64_t i = 0;
+  for (; i + kTogether <= d; i += kTogether, keys += kRow) {
     prefetch_all(ahead + Blocks * (i / kTogether) * kRow, Blocks * kRow);
-#pragma GCC unroll 4
-    for (int b = 0; b < Blocks; ++b) {
-#pragma GCC unroll 2
-      for (int k = 0; k < kTogether; ++k) {
-        const Floats key = Elements::load(keys + b * plan.block_bytes, k);
-        const float* query = load_again(queries + i + k);
-#pragma GCC unroll 16
-        for (int q = 0; q < Q; ++q) sum[b * Q + q] = fma(set1(query[q * d]), key, sum[b * Q + q]);
-      }
-    }
+#pragma GCC unroll 8
+    for (int k = 0; k < kTogether; ++k)
+      add_products<Keys, Q, Blocks>(sum, queries + i + k, d, keys, plan.key_bytes, k, kTogether);
   }
+  for (int64_t k = 0; i + k < d; ++k)
+    add_products<Keys, Q, Blocks>(sum, queries + i + k, d, keys, plan.key_bytes, k, d - i);
 #pragma GCC unroll 4
   for (int b = 0; b < Blocks; ++b) {
 #pragma GCC unroll 16
     for (int q = 0; q < Q; ++q) {
       Floats s = sum[b * Q + q];
       if constexpr (Elements::kIsQuantised)
-        s = mul(s, load_half(block_scales(block + b * plan.block_bytes)));
+        s = mul(s, load_half(block_scales(block + b * plan.key_bytes)));
       store_n(scores + q * stride + b * kPanel, s, 16);
     }
   }
@@ -103,10 +114,10 @@ inline void score_run(const AttentionPlan& plan, const float* queries, const uin
   int64_t left = ceil_div(n, kPanel);
   for (; left >= kBlocks; left -= kBlocks) {
     score_blocks<Elements, Q, kBlocks>(plan, queries, block, scores, stride);
-    block += kBlocks * plan.block_bytes;
+    block += kBlocks * plan.key_bytes;
     scores += kBlocks * kPanel;
   }
-  for (; left > 0; --left, block += plan.block_bytes, scores += kPanel)
+  for (; left > 0; --left, block += plan.key_bytes, scores += kPanel)
     score_blocks<Elements, Q, 1>(plan, queries, block, scores, stride);
 }
 
@@ -115,7 +126,7 @@ template <class Elements, int Q>
 inline void score_positions(const AttentionPlan& plan, const QueryTile& tile, int64_t begin,
                             int64_t end, float* scores, int64_t stride) {
   const AttentionArgs& a = *plan.args;
-  const KvBlocks<const uint8_t> keys(a.k_cache, a, tile.kv_head);
+  const KvBlocks<const uint8_t> keys(a.k_cache, a, tile.kv_head, plan.key_bytes);
   const float* queries = plan.queries + (tile.kv_head * plan.vectors() + tile.first) * a.head_size;
   while (begin < end) {
     const int64_t stop = min_of(end, keys.end_of_run(begin));
@@ -199,7 +210,8 @@ inline void score_chunk(const AttentionPlan& plan, const QueryTile& tile, const 
 /// Multiplies the weights of one query by the scales of the values they belong to.
 inline void scale_weights(const AttentionPlan& plan, const QueryTile& tile, const ChunkView& view,
                           int q, float* weights) {
-  const KvBlocks<const uint8_t> values(plan.args->v_cache, *plan.args, tile.kv_head);
+  const KvBlocks<const uint8_t> values(plan.args->v_cache, *plan.args, tile.kv_head,
+                                       plan.value_bytes);
   const int64_t end = min_of(view.end, tile.visible[q]);
   const int64_t contiguous = min_of(end, view.contiguous);
   for (int64_t t = view.first / kPanel * kPanel; t < contiguous; t += kPanel) {
@@ -222,15 +234,16 @@ template <class Elements, int Q, int V>
 EDK_INLINE void add_rows(Floats (&sum)[Q][V], const float* weights, const uint8_t* row,
                          int64_t row_bytes, int64_t n, int64_t first, int64_t size,
                          int64_t fetched) {
-  constexpr int kTogether = Elements::kTogether;
+  using Values = typename Elements::Values;
+  constexpr int kTogether = Values::kTogether;
   const uint8_t* ahead = row + Elements::kBlocksAhead * (kPanel * row_bytes + Elements::kHeader);
   for (int64_t t = 0; t < n; ++t, row += row_bytes, ahead += row_bytes) {
     prefetch_all(ahead, fetched);
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
-      const uint8_t* some = row + v / kTogether * Elements::kBytes;
+      const uint8_t* some = row + v / kTogether * Values::kBytes;
       const Floats value =
-          V == 1 ? Elements::load_n(some, first, size) : Elements::load(some, v % kTogether);
+          V == 1 ? Values::load_n(some, first, size) : Values::load(some, v % kTogether);
       const float* weight = load_again(weights + t);
 #pragma GCC unroll 16
       for (int q = 0; q < Q; ++q) sum[q][v] = fma(set1(weight[q * kChunk]), value, sum[q][v]);
@@ -244,11 +257,12 @@ template <class Elements, int Q, int V>
 inline void sum_values(const AttentionPlan& plan, const QueryTile& tile, const ChunkView& view,
                        const float* weights, int64_t i, float* out) {
   const AttentionArgs& a = *plan.args;
-  const KvBlocks<const uint8_t> values(a.v_cache, a, tile.kv_head);
-  constexpr int64_t kTogether = Elements::kTogether, kAll = V * Elements::kBytes / kTogether;
-  const int64_t d = a.head_size, row_bytes = Elements::value_row(d);
+  using Values = typename Elements::Values;
+  const KvBlocks<const uint8_t> values(a.v_cache, a, tile.kv_head, plan.value_bytes);
+  constexpr int64_t kTogether = Values::kTogether, kAll = V * Values::kBytes / kTogether;
+  const int64_t d = a.head_size, row_bytes = Values::row(d);
   const int64_t vector = i / 16, first = vector % kTogether;  // 0 if there are several
-  const int64_t offset = Elements::kHeader + vector / kTogether * Elements::kBytes;
+  const int64_t offset = Elements::kHeader + vector / kTogether * Values::kBytes;
   // Parts of a line are not worth asking for: whoever comes first asks for all.
   const int64_t fetched = kAll >= kCacheLine ? kAll : i == 0 ? row_bytes : 0;
   Floats sum[Q][V];
@@ -268,8 +282,8 @@ inline void sum_values(const AttentionPlan& plan, const QueryTile& tile, const C
       const uint8_t* row = values.at(place) + offset + place % kPanel * row_bytes;
       const Floats weight = set1(weights[q * kChunk + t - view.begin]);
       for (int64_t v = 0; v < V; ++v) {
-        const uint8_t* some = row + v / kTogether * Elements::kBytes;
-        const Floats value = Elements::load_n(some, (first + v) % kTogether, d - i - 16 * v);
+        const uint8_t* some = row + v / kTogether * Values::kBytes;
+        const Floats value = Values::load_n(some, (first + v) % kTogether, d - i - 16 * v);
         sum[q][v] = fma(weight, value, sum[q][v]);
       }
     }

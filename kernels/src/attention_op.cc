@@ -247,9 +247,8 @@ void AttentionOp::set_kv_cache(AttentionArgs& args, const Call& call) const {
   check_kv_shapes(k, v);
   args.head_rows = k.dims[2] * kPanel;
   const int64_t blocks = layer_ * args.n_kv_heads * k.dims[2];
-  const int64_t offset = blocks * kv_block_bytes(args.kv_format, args.head_size);
-  args.k_cache = k.as<uint8_t>() + offset;
-  args.v_cache = v.as<uint8_t>() + offset;
+  args.k_cache = k.as<uint8_t>() + blocks * kv_key_bytes(args.kv_format, args.head_size);
+  args.v_cache = v.as<uint8_t>() + blocks * kv_value_bytes(args.kv_format, args.head_size);
 }
 
 void AttentionOp::check_kv_shapes(const Tensor& k, const Tensor& v) const {
@@ -257,13 +256,16 @@ void AttentionOp::check_kv_shapes(const Tensor& k, const Tensor& v) const {
   for (const auto& [name, tensor] : {std::pair{"k_cache", k}, std::pair{"v_cache", v}}) {
     tensor.expect_element(name, is_half ? kFloat16 : kUint8, is_half ? "float16" : "uint8");
   }
-  const int64_t block = kv_block_bytes(args_.kv_format, args_.head_size);
-  v.expect_shape("v_cache", {-1, args_.n_kv_heads, -1, is_half ? args_.head_size : block});
+  const int64_t row = is_half ? args_.head_size : kv_value_bytes(args_.kv_format, args_.head_size);
+  v.expect_shape("v_cache", {-1, args_.n_kv_heads, -1, row});
   if (layer_ >= v.dims[0]) {
     fail("layer is %lld, but the KV cache has %lld layers", static_cast<long long>(layer_),
          static_cast<long long>(v.dims[0]));
   }
-  if (!is_half) return k.expect_shape("k_cache", {v.dims[0], v.dims[1], v.dims[2], block});
+  if (!is_half) {
+    const int64_t block = kv_key_bytes(args_.kv_format, args_.head_size);
+    return k.expect_shape("k_cache", {v.dims[0], v.dims[1], v.dims[2], block});
+  }
   if (v.dims[2] % kPanel != 0) {
     fail("the KV cache has %lld rows, expected a multiple of %d", static_cast<long long>(v.dims[2]),
          kPanel);

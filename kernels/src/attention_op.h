@@ -6,7 +6,7 @@ namespace edk {
 
 /// Attention over the committed prefix and the ancestors within the pass; see AttentionArgs.
 /// k_cache and v_cache are written in place: float16 [L, Hkv, C/16, d, 16] and [L, Hkv, C, d], or,
-/// with kv_format 1 (int8) or 2 (int4), both uint8 [L, Hkv, C/16, bytes of a block].
+/// with kv_format 1 (int8) or 2 (K5V4), both uint8 [L, Hkv, C/16, bytes of a block].
 /// A row of `sequences` says of one sequence: committed tokens, rows of qkv, nodes of parents, the
 /// first panel of 16 rows of the caches where it lies, and how many follow. A row of -1, 0, 0 states
 /// more panels of the sequence before it. Rows and nodes of sequences follow one another; parents

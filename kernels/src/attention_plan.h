@@ -28,7 +28,8 @@ struct AttentionPlan {
   int64_t first_chunk;  // the first that a row sees anything of
   int64_t chunks;  // from that one to the last of the longest possible row
   int64_t width;   // head_size in whole vectors
-  int64_t block_bytes;  // of the KV cache
+  int64_t key_bytes;    // of a block of keys
+  int64_t value_bytes;  // of a block of values
   int64_t tiles;  // of the query vectors of one KV head
   int64_t tile;   // query vectors of each but the last
   float* queries;  // [n_kv_heads, rows, group, head_size], rotated and scaled
@@ -97,7 +98,8 @@ inline AttentionPlan plan_pass(const AttentionArgs& args) {
   plan.first_chunk = (window > 0 ? max_of(args.past + 1 - window, before) : before) / kChunk;
   plan.chunks = ceil_div(end, kChunk) - plan.first_chunk;
   plan.width = ceil_div(args.head_size, 16) * 16;
-  plan.block_bytes = kv_block_bytes(args.kv_format, args.head_size);
+  plan.key_bytes = kv_key_bytes(args.kv_format, args.head_size);
+  plan.value_bytes = kv_value_bytes(args.kv_format, args.head_size);
   plan.tiles = ceil_div(plan.vectors(), kQueries);
   plan.tile = ceil_div(plan.vectors(), max_of(plan.tiles, 1));
   return plan;

@@ -75,18 +75,25 @@ struct EmbedArgs {
 /// [16][head_size in whole vectors of 16]; both take as many bytes. Keys, and queries with them, are
 /// first multiplied by an orthogonal matrix (kv_append.h), which leaves their products alone and
 /// spreads channels far larger than the others, as trained models have them, over all.
-/// int4: 16 such scales, then codes of kv_levels.h, two in a byte. Byte 16 j + t of a K block holds
-/// channels 2 j, low, and 2 j + 1 of slot t; byte 16 j + i of a row of a V block dimensions 32 j + i, low,
-/// and 32 j + 16 + i: [16][head_size in whole runs of 32]. Values are multiplied by that matrix, too,
-/// and what attention makes of them, in return, again.
-enum KvFormat { kKvFloat16 = 0, kKvInt8 = 1, kKvInt4 = 2 };
+/// K5V4: 16 such scales, then codes of kv_levels.h: 5 bits of a key, 4 of a value. A K block holds eight
+/// channels after the other, fewer in the end. Byte 16 j + t of theirs has the sizes of channels 2 j, low,
+/// and 2 j + 1 of slot t; bit c of the 16 bytes behind those is set where channel c is negative. Byte
+/// 16 j + i of a row of a V block holds dimensions 32 j + i, low, and 32 j + 16 + i: [16][head_size in
+/// whole runs of 32]. Values are multiplied by that matrix, too, and what attention makes of them, in
+/// return, again.
+enum KvFormat { kKvFloat16 = 0, kKvInt8 = 1, kKvK5V4 = 2 };
 constexpr int kNumKvFormats = 3;
 
-/// Bytes of a block of keys or of values.
-constexpr int64_t kv_block_bytes(int kv_format, int64_t head_size) {
+/// Bytes of a block of keys.
+constexpr int64_t kv_key_bytes(int kv_format, int64_t head_size) {
   return kv_format == kKvFloat16 ? 2 * kPanel * head_size
          : kv_format == kKvInt8  ? 2 * kPanel + kPanel * ((head_size + 15) / 16 * 16)
-                                 : 2 * kPanel + kPanel * ((head_size + 31) / 32 * 16);
+                                 : 2 * kPanel + kPanel * (head_size / 2 + (head_size + 7) / 8);
+}
+/// Bytes of a block of values.
+constexpr int64_t kv_value_bytes(int kv_format, int64_t head_size) {
+  return kv_format == kKvK5V4 ? 2 * kPanel + kPanel * ((head_size + 31) / 32 * 16)
+                              : kv_key_bytes(kv_format, head_size);
 }
 
 /// How a row weighs the positions of its own sequence.
@@ -137,8 +144,8 @@ struct AttentionArgs {
   const KvRun* runs = nullptr;  // where the sequence's panels are
   int64_t capacity = 0;        // rows of all its panels
   int64_t head_rows = 0;       // from one head's cache to the next head's, a multiple of kPanel
-  uint8_t* k_cache = nullptr;  // [n_kv_heads, head_rows / 16, kv_block_bytes], this layer
-  uint8_t* v_cache = nullptr;  // as k_cache
+  uint8_t* k_cache = nullptr;  // [n_kv_heads, head_rows / 16, kv_key_bytes], this layer
+  uint8_t* v_cache = nullptr;  // [n_kv_heads, head_rows / 16, kv_value_bytes], this layer
   float* out = nullptr;        // [rows, n_heads * head_size]
   int64_t n_sequences = 1;
   const float* sinks = nullptr;  // [n_heads], a score of no position that counts in the softmax, or null

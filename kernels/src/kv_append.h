@@ -96,17 +96,42 @@ inline void store_codes(const float* x, int64_t d, uint8_t* block, int64_t lane,
   }
 }
 
-/// Writes `x` [d] as codes of levels whose scale is entry `lane` of the block's, 32 codes at a time:
-/// `put` gets the number of the first and the codes. A code is that of the level nearest to the number
-/// in deviations of the row; the scale, that which then leaves the smallest error.
-template <class Put>
-inline void store_levels(const float* x, int64_t d, uint8_t* block, int64_t lane, const Put& put) {
+/// Codes of values: numbers of levels.
+struct ValueCodes {
+  static constexpr float kStep = kKvLevelStep;
+  static uint8_t of(float x) {
+    uint8_t code = 0;
+    for (float bound : kKvLevelBounds) code += x > bound;
+    return code;
+  }
+  static float level(uint8_t code) { return kKvFloatLevels[code]; }
+};
+
+/// Codes of keys: numbers of sizes, and 16 more where they are negative.
+struct KeyCodes {
+  static constexpr float kStep = kKvSizeStep;
+  static uint8_t of(float x) {
+    uint8_t code = x < 0 ? 16 : 0;
+    for (float bound : kKvSizeBounds) code += std::fabs(x) > bound;
+    return code;
+  }
+  static float level(uint8_t code) {
+    return code < 16 ? kKvFloatSizes[code] : -kKvFloatSizes[code - 16];
+  }
+};
+
+/// Writes `x` [d] as `Codes` whose scale is entry `lane` of the block's, 32 at a time: `put` gets the
+/// number of the first and the codes. A code is that of the level nearest to the number in deviations of
+/// the row; the scale, that which then leaves the smallest error.
+template <class Codes, class Put>
+inline void store_levels(const float* x, int64_t d, uint8_t* block, int64_t lane, Codes,
+                         const Put& put) {
   Floats squares = set1(0.0f), products = squares, weights = squares;
   for (int64_t i = 0; i < d; i += 16) {
     const Floats some = load_n(x + i, d - i);
     squares = fma(some, some, squares);
   }
-  const float unit = std::sqrt(reduce_add(squares) / static_cast<float>(d)) * kKvLevelStep;
+  const float unit = std::sqrt(reduce_add(squares) / static_cast<float>(d)) * Codes::kStep;
   const Floats inverse = min(set1(unit > 0 ? 1 / unit : 0.0f), set1(3.0e38f));
   for (int64_t i = 0; i < d; i += 32) {
     uint8_t codes[32] = {};
@@ -115,8 +140,8 @@ inline void store_levels(const float* x, int64_t d, uint8_t* block, int64_t lane
       float scaled[16], levels[16];
       store_n(scaled, mul(some, inverse), 16);
       for (int64_t t = 0; t < 16; ++t) {
-        for (float bound : kKvLevelBounds) codes[j + t] += scaled[t] > bound;
-        levels[t] = kKvFloatLevels[codes[j + t]];
+        codes[j + t] = Codes::of(scaled[t]);
+        levels[t] = Codes::level(codes[j + t]);
       }
       const Floats level = load_n(levels, d - i - j);
       products = fma(some, level, products);
@@ -154,23 +179,31 @@ struct Slot<KvElements<kKvInt8>> {
   static void store(const float* key, const float* value, int64_t d, uint8_t* keys, uint8_t* values,
                     int64_t lane) {
     store_codes(key, d, keys, lane, keys + Elements::kHeader + lane, kPanel);
-    uint8_t* row = values + Elements::kHeader + lane * Elements::value_row(d);
+    uint8_t* row = values + Elements::kHeader + lane * Elements::Values::row(d);
     store_codes(value, d, values, lane, row, 1);
   }
 };
 
 template <>
-struct Slot<KvElements<kKvInt4>> {
-  using Elements = KvElements<kKvInt4>;
+struct Slot<KvElements<kKvK5V4>> {
+  using Elements = KvElements<kKvK5V4>;
   static void store(const float* key, const float* value, int64_t d, uint8_t* keys, uint8_t* values,
                     int64_t lane) {
     uint8_t* of_slot = keys + Elements::kHeader + lane;
-    store_levels(key, d, keys, lane, [=](int64_t i, const uint8_t* codes) {
-      for (int64_t j = 0; j < 32 && i + j < d; j += 2)
-        of_slot[(i + j) / 2 * kPanel] = static_cast<uint8_t>(codes[j] | codes[j + 1] << 4);
+    store_levels(key, d, keys, lane, KeyCodes(), [=](int64_t i, const uint8_t* codes) {
+      for (int64_t j = 0; j < 32 && i + j < d; j += 8) {
+        uint8_t* eight = of_slot + (i + j) / 8 * Elements::Keys::kBytes;
+        const int64_t n = min_of(8, d - i - j);
+        unsigned signs = 0;
+        for (int64_t k = 0; k < n; ++k) signs |= static_cast<unsigned>(codes[j + k] >> 4) << k;
+        for (int64_t k = 0; k < n; k += 2)
+          eight[k / 2 * kPanel] =
+              static_cast<uint8_t>((codes[j + k] & 15) | codes[j + k + 1] << 4);
+        eight[n / 2 * kPanel] = static_cast<uint8_t>(signs);
+      }
     });
-    uint8_t* row = values + Elements::kHeader + lane * Elements::value_row(d);
-    store_levels(value, d, values, lane, [=](int64_t i, const uint8_t* codes) {
+    uint8_t* row = values + Elements::kHeader + lane * Elements::Values::row(d);
+    store_levels(value, d, values, lane, ValueCodes(), [=](int64_t i, const uint8_t* codes) {
       for (int64_t j = 0; j < 16; ++j)
         row[i / 2 + j] = static_cast<uint8_t>(codes[j] | codes[j + 16] << 4);
     });
@@ -212,7 +245,8 @@ void append_rows(const AttentionPlan& plan, int64_t task) {
   const int64_t d = a.head_size, head = task % a.n_kv_heads, first = a.past + a.known;
   const int64_t span = (first / kAppendSlots + task / a.n_kv_heads) * kAppendSlots;
   const int64_t end = min_of(span + kAppendSlots, first + a.rows);
-  const KvBlocks<uint8_t> keys(a.k_cache, a, head), values(a.v_cache, a, head);
+  const KvBlocks<uint8_t> keys(a.k_cache, a, head, plan.key_bytes);
+  const KvBlocks<uint8_t> values(a.v_cache, a, head, plan.value_bytes);
   float *key, *mixed;
   lay_out(ScratchUse::kTask, [&](Carver& carver) {
     key = carver.take<float>(d);

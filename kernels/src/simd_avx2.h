@@ -78,17 +78,29 @@ inline __m256 load_part_i8(const uint8_t* p) {
       _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
 inline Floats load_i8(const uint8_t* p) { return {{load_part_i8(p), load_part_i8(p + 8)}}; }
-inline Floats levels_of(__m128i nibbles) {
-  const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kKvLevels));
-  const __m128i bytes = _mm_shuffle_epi8(levels, _mm_and_si128(nibbles, _mm_set1_epi8(15)));
+inline Floats widen(__m128i bytes) {
   return {{_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))}};
 }
+inline __m128i look_up(const int8_t (&table)[16], __m128i nibbles) {
+  return _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)),
+                          _mm_and_si128(nibbles, _mm_set1_epi8(15)));
+}
+inline Floats levels_of(__m128i nibbles) { return widen(look_up(kKvLevels, nibbles)); }
 inline Floats load_low_levels(const uint8_t* p) {
   return levels_of(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 inline Floats load_high_levels(const uint8_t* p) {
   return levels_of(_mm_srli_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), 4));
+}
+inline Floats load_signed_sizes(const uint8_t* p, const uint8_t* signs, int channel) {
+  __m128i nibbles = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  if (channel % 2) nibbles = _mm_srli_epi16(nibbles, 4);
+  const __m128i bit = _mm_set1_epi8(static_cast<char>(1 << channel));
+  const __m128i some = _mm_loadu_si128(reinterpret_cast<const __m128i*>(signs));
+  const __m128i is_negative = _mm_cmpeq_epi8(_mm_and_si128(some, bit), bit);
+  const __m128i flipped = _mm_xor_si128(look_up(kKvSizes, nibbles), is_negative);
+  return widen(_mm_sub_epi8(flipped, is_negative));
 }
 inline void store_n(float* p, Floats a, int64_t n) {
   if (n >= 16) {

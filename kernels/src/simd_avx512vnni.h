@@ -64,6 +64,15 @@ inline Floats load_high_levels(const uint8_t* p) {
   return levels_of(_mm512_srli_epi32(
       _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 4));
 }
+inline Floats load_signed_sizes(const uint8_t* p, const uint8_t* signs, int channel) {
+  __m512i nibbles = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  if (channel % 2) nibbles = _mm512_srli_epi32(nibbles, 4);
+  const Floats sizes = _mm512_permutexvar_ps(nibbles, _mm512_loadu_ps(kKvFloatSizes));
+  const __mmask16 is_negative =
+      _mm_test_epi8_mask(_mm_loadu_si128(reinterpret_cast<const __m128i*>(signs)),
+                         _mm_set1_epi8(static_cast<char>(1 << channel)));
+  return _mm512_mask_sub_ps(sizes, is_negative, _mm512_setzero_ps(), sizes);
+}
 inline void store_n(float* p, Floats a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
 inline void store_half_n(uint16_t* p, Floats a, int64_t n) {
   _mm256_mask_storeu_epi16(p, first_lanes(n), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));

@@ -95,6 +95,14 @@ inline Floats load_low_levels(const uint8_t* p) {
 inline Floats load_high_levels(const uint8_t* p) {
   return widen(vqtbl1q_s8(vld1q_s8(kKvLevels), vshrq_n_u8(vld1q_u8(p), 4)));
 }
+inline Floats load_signed_sizes(const uint8_t* p, const uint8_t* signs, int channel) {
+  const uint8x16_t bytes = vld1q_u8(p);
+  const uint8x16_t nibbles = channel % 2 ? vshrq_n_u8(bytes, 4) : vandq_u8(bytes, vdupq_n_u8(15));
+  const int8x16_t sizes = vqtbl1q_s8(vld1q_s8(kKvSizes), nibbles);
+  const uint8x16_t is_negative =
+      vtstq_u8(vld1q_u8(signs), vdupq_n_u8(static_cast<uint8_t>(1 << channel)));
+  return widen(vbslq_s8(is_negative, vnegq_s8(sizes), sizes));
+}
 inline void store(float* p, Floats a) {
   for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, a.part[i]);
 }

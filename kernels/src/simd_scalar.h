@@ -69,6 +69,14 @@ inline Floats load_low_levels(const uint8_t* p) {
 inline Floats load_high_levels(const uint8_t* p) {
   return each([=](int i) { return static_cast<float>(kKvLevels[p[i] >> 4]); });
 }
+/// Loads channel `channel` of eight of 16 keys: the sizes are the low nibbles of p if its number is even,
+/// else the high ones, and bit `channel` of `signs` says where they are negative.
+inline Floats load_signed_sizes(const uint8_t* p, const uint8_t* signs, int channel) {
+  return each([=](int i) {
+    const auto size = static_cast<float>(kKvSizes[channel % 2 ? p[i] >> 4 : p[i] & 15]);
+    return signs[i] >> channel & 1 ? -size : size;
+  });
+}
 inline void store_n(float* p, Floats a, int64_t n) {
   for (int i = 0; i < 16 && i < n; ++i) p[i] = a.lane[i];
 }

@@ -98,13 +98,19 @@ def attention_digests(rng: np.random.Generator) -> dict[str, str]:
     values = numbers(rng, n_kv_heads, capacity, d).astype(np.float16)
     y = kernels.attention(qkv, positions, parents, past, rope, (keys, values), n_threads=2)
     digests = {"attention": sha256(y), "keys": sha256(keys), "values": sha256(values)}
-    shape = n_kv_heads, capacity // 16, kernels.kv_block_nbytes(d)
-    int8 = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
     prefix = 4 * numbers(rng, past, qkv.shape[1])
-    kernels.attention(prefix, np.arange(past), np.arange(past) - 1, 0, rope, int8, n_threads=2)
-    y = kernels.attention(qkv, positions, parents, past, rope, int8, n_threads=2)
-    of_int8 = {"attention": sha256(y), "keys": sha256(int8[0]), "values": sha256(int8[1])}
-    return digests | {f"int8 {name}": value for name, value in of_int8.items()}
+    for name, kv_format in {"int8": 1, "k5v4": 2}.items():
+        keys, values = (
+            np.zeros((n_kv_heads, capacity // 16, nbytes), np.uint8)
+            for nbytes in kernels.kv_block_nbytes(d, kv_format)
+        )
+        options = {"kv_format": kv_format, "n_threads": 2}
+        before = np.arange(past)
+        kernels.attention(prefix, before, before - 1, 0, rope, (keys, values), **options)
+        y = kernels.attention(qkv, positions, parents, past, rope, (keys, values), **options)
+        arrays = {"attention": y, "keys": keys, "values": values}
+        digests |= {f"{name} {part}": sha256(array) for part, array in arrays.items()}
+    return digests
 
 
 def row_stats_digests(rng: np.random.Generator) -> dict[str, str]:

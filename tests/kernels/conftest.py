@@ -169,7 +169,7 @@ def same_bits() -> Callable[[Array, Array], bool]:
 
 
 N_POSITIONS = 800
-KV_FORMATS = {"float16": 0, "int8": 1, "int4": 2}
+KV_FORMATS = {"float16": 0, "int8": 1, "k5v4": 2}
 """Numbers in the C interface."""
 
 
@@ -249,7 +249,7 @@ class AttentionCase:
         if self.kv_format == "float16":
             keys = self.keys.swapaxes(2, 3).reshape(self.values.shape)
             return keys.astype(np.float64), self.values.astype(np.float64)
-        if self.kv_format == "int4":
+        if self.kv_format == "k5v4":
             keys, values = (
                 np.array([[[of(block, t, i) for i in range(d)] for block in head for t in range(16)]
                           for head in blocks])
@@ -278,16 +278,20 @@ class AttentionCase:
 
 
 LEVELS = [-127, -96, -75, -58, -44, -31, -18, -6, 6, 18, 31, 44, 58, 75, 96, 127]
-"""What int4 codes stand for, times the scale of their row."""
+SIZES = [3, 8, 13, 18, 24, 29, 35, 41, 47, 54, 61, 70, 79, 90, 105, 127]
+"""What k5v4's codes of values, and of keys but for signs, stand for, in scales of a row."""
 
 
 def key_level(block: Array, t: int, channel: int) -> int:
-    """Returns the level of a channel of token ``t`` in a block of int4 keys."""
-    return LEVELS[block[32 + channel // 2 * 16 + t] >> 4 * (channel % 2) & 15]
+    """Returns the level of a channel of token ``t`` in a block of k5v4 keys."""
+    eight = block[32 + channel // 8 * 80 :]
+    n_pairs = min(len(eight) // 16, 5) - 1
+    size = SIZES[eight[channel % 8 // 2 * 16 + t] >> 4 * (channel % 2) & 15]
+    return -size if eight[16 * n_pairs + t] >> channel % 8 & 1 else size
 
 
 def value_level(block: Array, t: int, dimension: int) -> int:
-    """Returns the level of a dimension of token ``t`` in a block of int4 values."""
+    """Returns the level of a dimension of token ``t`` in a block of k5v4 values."""
     run, within = divmod(dimension, 32)
     at = 32 + (len(block) - 32) // 16 * t + 16 * run + within % 16
     return LEVELS[block[at] >> 4 * (within // 16) & 15]
@@ -322,16 +326,17 @@ def make_attention_case(
     rope = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
     n_blocks = capacity // 16
     if kv_format != "float16":
-        nbytes = kernels.kv_block_nbytes(head_size, KV_FORMATS[kv_format])
-        shape = (n_kv_heads, n_blocks, nbytes)
-        keys, values = np.full(shape, 0x7F, np.uint8), np.full(shape, 0x7F, np.uint8)
+        keys, values = (
+            np.full((n_kv_heads, n_blocks, nbytes), 0x7F, np.uint8)
+            for nbytes in kernels.kv_block_nbytes(head_size, KV_FORMATS[kv_format])
+        )
     else:
         keys = np.full((n_kv_heads, n_blocks, head_size, 16), np.nan, np.float16)
         values = np.full((n_kv_heads, capacity, head_size), np.nan, np.float16)
     return AttentionCase(n_heads, n_kv_heads, head_size, rope, keys, values, kv_format)
 
 
-@pytest.fixture(params=["float16", "int8", "int4"])
+@pytest.fixture(params=["float16", "int8", "k5v4"])
 def make_case(request: pytest.FixtureRequest) -> Callable[..., AttentionCase]:
     """Returns a maker of attention cases, for each format of the KV cache."""
     return partial(make_attention_case, request.param)

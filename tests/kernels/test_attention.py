@@ -89,8 +89,8 @@ def test_many_chunks_match_float64(isa, make_case, n_rows, rng):
 def test_kv_cache_holds_the_rows(isa, make_case, rng):
     """Keys as their products are taken, values as they are, rounded to a half or to a code.
 
-    Levels of int4 are those that leave the smallest error of normal numbers, 0.0095 of a deviation
-    squared: rows of 64 have about that.
+    Levels of k5v4 are those that leave the smallest error of normal numbers, 0.0025 of a deviation
+    squared for keys and 0.0095 for values: rows of 64 have about that.
     """
     case = make_case(capacity=64)
     qkv = case.qkv(rng, 9)
@@ -99,8 +99,9 @@ def test_kv_cache_holds_the_rows(isa, make_case, rng):
     given = (case.turn(k, np.arange(20, 29)).swapaxes(0, 1), v.swapaxes(0, 1))
     for index, (stored, rows) in enumerate(zip(case.stored(), given, strict=True)):
         error = np.abs(stored[:, 20:29] - rows)
-        if case.kv_format == "int4":
-            assert 0.07**2 < (error**2).mean() / (rows**2).mean() < 0.12**2
+        if case.kv_format == "k5v4":
+            low, high = ((0.035, 0.06), (0.07, 0.12))[index]
+            assert low**2 < (error**2).mean() / (rows**2).mean() < high**2
         elif case.kv_format == "int8":
             scales = case.scales()[index][:, 20:29, None]
             largest = np.abs(rows).max(axis=2, keepdims=True)
@@ -164,7 +165,7 @@ def test_one_large_channel_costs_codes_little(isa, make_case, rng):
     _, k, _ = case.split(qkv)
     keys, _ = case.stored()
     error = keys[0, :100] - case.turn(k, np.arange(100))[:, 0]
-    assert np.sqrt((error**2).mean()) < (3 if case.kv_format == "int4" else 0.1)
+    assert np.sqrt((error**2).mean()) < (3 if case.kv_format == "k5v4" else 0.1)
     if case.has_codes:
         offset = np.zeros((1, 64), np.float32)
         offset[0, 7] = 200
@@ -172,7 +173,7 @@ def test_one_large_channel_costs_codes_little(isa, make_case, rng):
         case.chain(qkv, isa=isa)
         keys, _ = case.stored()
         error = keys[0, :100] - case.turn(k - offset, np.arange(100))[:, 0]
-        assert np.sqrt((error**2).mean()) < (0.12 if case.kv_format == "int4" else 0.01)
+        assert np.sqrt((error**2).mean()) < (0.12 if case.kv_format == "k5v4" else 0.01)
 
 
 @pytest.fixture
@@ -219,7 +220,7 @@ def test_offsets_leave_exact_keys_as_they_are(isa, make_case_of, rng):
         np.testing.assert_allclose(out, expected, atol=0.01)  # halves of keys five times as long
 
 
-@pytest.mark.parametrize("kv_format", ["int8", "int4"])
+@pytest.mark.parametrize("kv_format", ["int8", "k5v4"])
 @pytest.mark.parametrize("size", [0, 1e-6, 1e-38, 1e9])
 def test_sizes_beyond_a_half(isa, make_case_of, kv_format, size, rng, same_bits):
     """Rows too small or too large for the scale of a row lose precision, not their senses."""

@@ -47,30 +47,33 @@ def attention_node(rng):
     return make_node(rng, *(rng.standard_normal(shape).astype(np.float16) for shape in shapes))
 
 
+def code_caches(rng, kv_format):
+    """Returns keys and values of random bytes; those below 0x3c make a scale below 1."""
+    sizes = kernels.kv_block_nbytes(16, kv_format)
+    return [rng.integers(0, 0x3C, (3, 2, CAPACITY // 16, n), np.uint8) for n in sizes]
+
+
 @pytest.fixture
 def int8_node(rng):
-    """A KV cache of random codes; bytes below 0x3c make a scale below 1."""
-    shape = (3, 2, CAPACITY // 16, kernels.kv_block_nbytes(16))
-    return make_node(rng, *(rng.integers(0, 0x3C, shape, np.uint8) for _ in "kv"), kv_format=1)
+    """A KV cache of random codes."""
+    return make_node(rng, *code_caches(rng, 1), kv_format=1)
 
 
 @pytest.fixture
-def int4_node(rng):
-    """The same with two codes in a byte."""
-    shape = (3, 2, CAPACITY // 16, kernels.kv_block_nbytes(16, 2))
-    return make_node(rng, *(rng.integers(0, 0x3C, shape, np.uint8) for _ in "kv"), kv_format=2)
+def k5v4_node(rng):
+    """The same with keys of 5 bits and values of 4."""
+    return make_node(rng, *code_caches(rng, 2), kv_format=2)
 
 
 @pytest.fixture
 def offset_node(rng):
     """Offsets of keys behind four absent inputs."""
-    shape = (3, 2, CAPACITY // 16, kernels.kv_block_nbytes(16, 2))
-    caches = [rng.integers(0, 0x3C, shape, np.uint8) for _ in "kv"]
+    caches = code_caches(rng, 2)
     offsets = rng.standard_normal((2, 16)).astype(np.float32)
     return make_node(rng, *caches, offsets, kv_format=2)
 
 
-@pytest.fixture(params=["attention", "int8", "int4"])
+@pytest.fixture(params=["attention", "int8", "k5v4"])
 def node(request):
     return request.getfixturevalue(f"{request.param}_node")
 

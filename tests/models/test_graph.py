@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ def test_layouts_that_do_not_go_together() -> None:
     for layers, n_rows in (((1,), 0), ((), 64)):
         with pytest.raises(ConfigError, match=rf"kv\.ring_rows is {n_rows}, expected more than 0"):
             KVLayout("panels", "int8", 64, 128, layers, n_rows)
-    with pytest.raises(ConfigError, match="format is 'int3', expected one of float16, int8, int4"):
+    with pytest.raises(ConfigError, match="format is 'int3', expected one of float16, int8, k5v4"):
         find_kv_format("int3")
 
 
@@ -107,8 +108,10 @@ def test_the_kernels_keep_to_it() -> None:
     assert kernels.PANEL == KV_PANEL
     for index, name in enumerate(kv_formats_of("panels")):
         assert kv_panels_of(name).index == index
-    for head_size in (8, 12, 64, 80, 128):
-        assert kv_panels_of("int8").block_nbytes(head_size) == kernels.kv_block_nbytes(head_size)
+    for name, head_size in product(("int8", "k5v4"), (8, 12, 64, 80, 128)):
+        panels = kv_panels_of(name)
+        of_kernels = kernels.kv_block_nbytes(head_size, panels.index)
+        assert panels.block_nbytes(head_size) == of_kernels
     results = kernels.row_stats(np.zeros((3, 20), np.float32))
     assert len(results) == len(ROW_STATS)
     for result, (dtype, sizes) in zip(results, ROW_STATS.values(), strict=True):

@@ -94,7 +94,7 @@ class EncoderParity(RowParity):
             expected = toy.logits(SOURCE, [*WRITTEN[:n], *branch])[-3:]
             np.testing.assert_allclose(logits[rows], expected, atol=1e-4)
 
-    @pytest.mark.parametrize("kv_format", ["float16", "int8", "int4"])
+    @pytest.mark.parametrize("kv_format", ["float16", "int8", "k5v4"])
     def test_fused_with_float_weights(
         self, toy: Toy, bundle: Path, tmp_path: Path, kv_format: str
     ) -> None:
@@ -105,7 +105,7 @@ class EncoderParity(RowParity):
         runner.read_source(tmp_path / "b" / str(entry.encoder), SOURCE)
         logits = runner.run(WRITTEN, range(-1, len(WRITTEN) - 1))
         found = compare_logits(logits, toy.logits(SOURCE, WRITTEN))
-        most = {"float16": 1e-5, "int8": 1e-3, "int4": 0.1}
+        most = {"float16": 1e-5, "int8": 1e-3, "k5v4": 0.1}
         assert found["kl_nats"] < most[kv_format], found
 
     def test_fused(self, toy: Toy, sequence: TokenSequence) -> None:

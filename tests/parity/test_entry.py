@@ -30,7 +30,7 @@ WIDTH = 32
 MakeSequence = Callable[..., TokenSequence]
 
 
-@pytest.fixture(scope="module", params=["float16", "int8", "int4"])
+@pytest.fixture(scope="module", params=["float16", "int8", "k5v4"])
 def make_sequence(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> MakeSequence:

@@ -34,7 +34,7 @@ TREE = TokenTree((30, 31, 32, 33, 34, 35), (-1, 0, 0, 2, 2, 4))
 PATH = (0, 2, 4)
 FORMATS = {name: (name, False) for name in kv_formats_of("panels")} | {
     "int8, key offsets": ("int8", True),
-    "int4, key offsets": ("int4", True),
+    "k5v4, key offsets": ("k5v4", True),
 }
 """Format of the KV cache, and whether keys have offsets."""
 MakeSession = Callable[..., TokenSequence]
@@ -143,17 +143,17 @@ def test_formats_are_near_the_reference_and_apart(open_format: MakeSession, sour
         name: np.abs(feed(open_format(name), TEXT) - expected).mean() / expected.std()
         for name in FORMATS
     }
-    assert error["float16"] < 1e-3 < error["int8"] < 0.02 < error["int4"] < 0.2
-    for name in ("int8", "int4"):  # keys of random models have nothing in common
+    assert error["float16"] < 1e-3 < error["int8"] < 0.02 < error["k5v4"] < 0.2
+    for name in ("int8", "k5v4"):  # keys of random models have nothing in common
         assert error[f"{name}, key offsets"] < 2 * error[name]
 
 
 def test_memory_of_each_format(open_format: MakeSession) -> None:
-    sessions = [open_format(kv_format) for kv_format in ("float16", "int8", "int4")]
+    sessions = [open_format(kv_format) for kv_format in ("float16", "int8", "k5v4")]
     for session in sessions:
         feed(session, TEXT)
         assert session.nbytes >= session.snapshot().nbytes
-    half, int8, int4 = sessions
+    half, int8, k5v4 = sessions
     # Head size 20: rows of values are filled up to 32 numbers, and scales take 2.
     assert int8.nbytes / half.nbytes == (32 + 2) / 40
-    assert int4.nbytes / half.nbytes == (16 + 2) / 40
+    assert k5v4.nbytes / half.nbytes == (10 + 3 + 2 + 16 + 2) / 80

@@ -50,7 +50,7 @@ def layers(*windows: int) -> tuple[LayerConfig, ...]:
 MODELS = {
     "some": (layers(WINDOW, 0, 17), "float16"),
     "all": (layers(*[WINDOW] * 3), "int8"),
-    "some, int4": (layers(WINDOW, 0, 17), "int4"),
+    "some, k5v4": (layers(WINDOW, 0, 17), "k5v4"),
 }
 
 
@@ -77,7 +77,7 @@ def write_graph(source: Any, kv_format: str, folder: Path) -> Path:
     formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
     portable = emit_portable(source.config, (1, len(source.config.layers)))
     graph = fuse(portable, source.config, formats, kv_format=kv_format)
-    if kv_format == "int4":
+    if kv_format == "k5v4":
         add_random_offsets(graph, source.config)
     write_weights(graph, source, folder)
     save_model(graph, folder / "model.onnx")

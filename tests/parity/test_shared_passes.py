@@ -39,7 +39,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "int8": ("int8", {}),
     "windows": ("float16", {"head_size": 20, "layers": WINDOWS}),
     "windows, int8": ("int8", {"head_size": 20, "layers": WINDOWS}),
-    "windows, int4, key offsets": ("int4", {"head_size": 20, "layers": WINDOWS}),
+    "windows, k5v4, key offsets": ("k5v4", {"head_size": 20, "layers": WINDOWS}),
     "experts": ("float16", {"n_experts": 4, "n_experts_used": 2}),
 }
 Open = Callable[[int], FusedModel]

@@ -75,7 +75,7 @@ class HalfKnowing:
         return tree
 
 
-@pytest.fixture(scope="module", params=["float16", "int8", "int8 ring", "int4 ring"])
+@pytest.fixture(scope="module", params=["float16", "int8", "int8 ring", "k5v4 ring"])
 def open_tiny(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Any]:

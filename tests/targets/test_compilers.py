@@ -21,7 +21,7 @@ from edgedec.export.pipeline import export
 from edgedec.models.config import LayerConfig, ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, UnsupportedModelError
 from edgedec.models.graph import KVLayout
-from edgedec.models.kv_formats import KV_PANEL
+from edgedec.models.kv_formats import KV_PANEL, kv_panels_of
 from edgedec.models.model_entry import ModelEntry
 from edgedec.models.recurrence import Recurrence, RecurrenceKind
 from edgedec.targets import device_target, device_target_names
@@ -111,9 +111,10 @@ def check_kv_cache(kv: KVLayout, config: ModelConfig, inputs: dict[str, Any]) ->
         (k_type, k), (v_type, v) = inputs["k_cache"], inputs["v_cache"]
         assert nbytes(k_type, k) == n_heads * kv.block_nbytes
         per_panel = KV_PANEL if "capacity" in v else 1
-        assert nbytes(v_type, v) * per_panel == n_heads * kv.block_nbytes
-        assert {k_type, v_type} == {"uint8" if kv.format in ("int8", "int4") else kv.format}
-        assert kv.row_nbytes == 2 * n_heads * kv.block_nbytes // KV_PANEL
+        of_values = nbytes(v_type, v) * per_panel
+        assert of_values == n_heads * kv_panels_of(kv.format).block_nbytes(config.head_size)[1]
+        assert {k_type, v_type} == {"uint8" if kv.format in ("int8", "k5v4") else kv.format}
+        assert kv.row_nbytes == (n_heads * kv.block_nbytes + of_values) // KV_PANEL
         return
     if kv.kind == "states":
         n_numbers = 2 * config.n_layers * config.n_kv_heads * config.head_size
@@ -146,7 +147,7 @@ def test_the_graph_has_what_its_contract_states(
 ) -> None:
     pytest.importorskip(NEEDED.get(target, "onnx"))
     config = ExportConfig(
-        str(make_gguf("qwen2", weights=even_weights(has_bias=kv_format != "int4"))), tmp_path / "b",
+        str(make_gguf("qwen2", weights=even_weights(has_bias=kv_format != "k5v4"))), tmp_path / "b",
         device_target=target, hidden_layers=(0, 2), context=32, kv_format=kv_format,
     )  # fmt: skip
     entry = export(config).manifest.target

@@ -154,11 +154,16 @@ def try_attention(rng: np.random.Generator) -> None:
     qkv = rng.standard_normal((rows, (n_heads + 2 * n_kv_heads) * d)).astype(np.float32)
     angles = np.outer(np.arange(N_POSITIONS), 0.7 ** np.arange(d // 2))
     rope = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
-    cache = random_cache(rng, n_kv_heads, capacity, d)
+    kv_format = int(rng.integers(0, 3))
+    cache = random_cache(rng, kv_format, n_kv_heads, capacity, d)
+    given: dict[str, Any] = {"scoring": scoring, "kv_format": kv_format}
+    if past + nodes <= N_POSITIONS and rng.random() < 0.5:  # scores count with a row's own place
+        positions = past + depths(parents)[nodes - rows :]
+        given["key_offsets"] = rng.standard_normal((n_kv_heads, d)).astype(np.float32)
 
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
         caches = (cache[0].copy(), cache[1].copy())
-        options = {"out": out, "isa": isa, "n_threads": n_threads, "scoring": scoring}
+        options = {**given, "out": out, "isa": isa, "n_threads": n_threads}
         return [kernels.attention(qkv, positions, parents, past, rope, caches, **options), *caches]
 
     every_isa(call, (rows, n_heads * d))
@@ -173,18 +178,25 @@ def random_scoring(rng: np.random.Generator, n_seen: int) -> kernels.Scoring:
     )
 
 
+def depths(parents: Array) -> Array:
+    """Returns how many ancestors each node of a tree has."""
+    result = np.zeros(len(parents), np.int64)
+    for i, parent in enumerate(parents):
+        result[i] = 0 if parent < 0 else result[parent] + 1
+    return result
+
+
 def random_cache(
-    rng: np.random.Generator, n_heads: int, capacity: int, d: int
+    rng: np.random.Generator, kv_format: int, n_heads: int, capacity: int, d: int
 ) -> tuple[Array, Array]:
-    """Returns keys and values of one layer, float16 or int8."""
-    if rng.random() < 0.5:
+    """Returns keys and values of one layer: float16, or bytes of the format with that number."""
+    if kv_format == 0:
         keys = rng.standard_normal((n_heads, capacity // 16, d, 16)).astype(np.float16)
         return keys, rng.standard_normal((n_heads, capacity, d)).astype(np.float16)
-    shape = (n_heads, capacity // 16, kernels.kv_block_nbytes(d))
     panels = []
-    for _ in range(2):
-        blocks = rng.integers(0, 256, shape, np.uint8)
-        scales = rng.uniform(0, 0.1, (*shape[:2], 16)).astype(np.float16)
+    for nbytes in kernels.kv_block_nbytes(d, kv_format):
+        blocks = rng.integers(0, 256, (n_heads, capacity // 16, nbytes), np.uint8)
+        scales = rng.uniform(0, 0.1, (*blocks.shape[:2], 16)).astype(np.float16)
         blocks[..., :32] = scales.view(np.uint8)
         panels.append(blocks)
     return panels[0], panels[1]

@@ -65,7 +65,7 @@ def test_they_are_the_large_biases(source: Any, tmp_path: Path) -> None:
         assert 0 < error < 0.1 * np.linalg.norm(bias[is_large])
 
 
-@pytest.mark.parametrize("kv_format", ["int8", "int4"])
+@pytest.mark.parametrize("kv_format", ["int8", "k5v4"])
 def test_codes_of_such_keys_cost_far_less(source: Any, tmp_path: Path, kv_format: str) -> None:
     graph, config = graph_of(source, kv_format), source.config
     plain = measure_kv_error(write(graph, source, tmp_path / "plain"), config, TOKENS)

@@ -193,7 +193,7 @@ def test_an_error_too_large_is_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kv_format": "int3"}, "'int3', expected one of float16, int8, int4"),
+        ({"kv_format": "int3"}, "'int3', expected one of float16, int8, k5v4"),
         ({"kv_format": ""}, "expected one of float16, int8"),
         (
             {"kv_format": "int8", "device_target": "portable"},

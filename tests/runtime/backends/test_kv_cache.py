@@ -53,8 +53,8 @@ def plain_rows(kv_cache: PanelKVCache) -> Rows:
     if keys.dtype == np.float16:
         by_token = [keys[:, :, t // 16, :, t % 16] for t in range(64)]
         return {"keys": np.stack(by_token, axis=2), "values": values.copy()}
-    is_int4 = kv_format_of(kv_cache) == "int4"
-    row_type, n_bytes = (np.uint8, (D // 2, 16)) if is_int4 else (np.int8, (D, D))
+    is_k5v4 = kv_format_of(kv_cache) == "k5v4"
+    row_type, n_bytes = (np.uint8, (D // 2 + 1, 16)) if is_k5v4 else (np.int8, (D, D))
     rows: Rows = {
         name: np.zeros((2, 3, 64, n), row_type)
         for name, n in zip(("keys", "values"), n_bytes, strict=True)
@@ -83,7 +83,7 @@ def test_shapes() -> None:
     wide = ModelConfig("llama", 8, 8, 8, 2, 6, 3, 64, 64, 1e-5)
     assert kv_row_nbytes(wide, "float16") == 2 * 2 * 3 * 64 * 2
     assert kv_row_nbytes(wide, "int8") == 2 * 2 * 3 * (64 + 2)
-    assert kv_row_nbytes(wide, "int4") == 2 * 2 * 3 * (32 + 2)
+    assert kv_row_nbytes(wide, "k5v4") == 2 * 3 * (40 + 2 + 32 + 2)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ CHAIN = TokenTree.chain(TREE.tokens)
 MakeSession = Callable[..., TokenSequence]
 
 
-@pytest.fixture(scope="module", params=["float16", "int8", "int4"])
+@pytest.fixture(scope="module", params=["float16", "int8", "k5v4"])
 def make_session(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> MakeSession:

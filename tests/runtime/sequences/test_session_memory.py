@@ -65,7 +65,7 @@ A, B, C = prompt(1), prompt(2), [*prompt(1)[:40], *prompt(3, 40)]
 """C begins as A does."""
 
 
-@pytest.fixture(scope="module", params=["toy", "portable", "float16", "int8", "int4"])
+@pytest.fixture(scope="module", params=["toy", "portable", "float16", "int8", "k5v4"])
 def make_model(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[], Model]:

@@ -28,7 +28,7 @@ TREE = TokenTree((30, 31, 32, 33, 34), (-1, 0, 0, 2, 2))
 MakeSession = Callable[..., TokenSequence]
 
 
-@pytest.fixture(scope="module", params=["portable", "float16", "int8", "int4"])
+@pytest.fixture(scope="module", params=["portable", "float16", "int8", "k5v4"])
 def make_session(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> MakeSession:

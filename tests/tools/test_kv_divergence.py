@@ -1,0 +1,63 @@
+"""The tool that compares KV caches of two bundles, on SmolLM2."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
+
+SCRIPT = Path(__file__).parents[2] / "tools" / "kv_divergence.py"
+LINE = re.compile(
+    r"(\S+)\.edgedec: ([\d.]+) MB, KL ([\d.]+) nats, .* same first choice ([\d.]+)%\n"
+)
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_smaller_cache_differs_and_an_equal_one_does_not(
+    smollm2_bundle: Path, smollm2_gguf: Path, tmp_path: Path
+) -> None:
+    smaller = tmp_path / "smaller.edgedec"
+    export(ExportConfig(str(smollm2_gguf), smaller, kv_format="k5v4"))
+    same = tmp_path / "same.edgedec"
+    same.symlink_to(smollm2_bundle)
+    text = tmp_path / "text.txt"
+    text.write_text("The red kite is a bird of prey. It lives where woods and meadows are. " * 20)
+    printed = subprocess.run(
+        [
+            sys.executable,
+            SCRIPT,
+            smollm2_bundle,
+            same,
+            smaller,
+            text,
+            *["--tokens", "200", "--scored", "40", "--rows", "64"],
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    measured = {
+        name: (float(mb), float(kl), choice) for name, mb, kl, choice in LINE.findall(printed)
+    }
+    assert measured["same"][1:] == (0, "100.0")
+    assert 0 < measured["smaller"][1] < 0.1
+    assert measured["smaller"][0] < 0.4 * measured["same"][0]
+
+
+def test_a_text_that_is_too_short_is_refused(smollm2_bundle: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("A kite.")
+    result = subprocess.run(
+        [sys.executable, SCRIPT, smollm2_bundle, smollm2_bundle, text],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert "tokens, expected 2048" in result.stderr
