@@ -131,6 +131,7 @@ OPTIONAL = {
     "apps/type/x11": {"PIL", "Xlib"},
     "apps/measuring/pictures.py": {"matplotlib"},
     "apps/bench/plot.py": {"matplotlib"},
+    "apps/evaluation/harness.py": {"lm_eval"},
     "apps/evaluation/plot.py": {"matplotlib"},
     "apps/evaluation/schema_judge.py": {"jsonschema", "referencing"},
     "apps/compare/plot.py": {"matplotlib"},

@@ -13,20 +13,17 @@ from typing import Annotated, Literal
 import typer
 
 from edgedec import __version__
-from edgedec.apps.evaluation.choices import encode_choices, read_choices
 from edgedec.apps.evaluation.frontier import DRAFT_ALONE, GRID, references_of
 from edgedec.apps.evaluation.gsm8k import Gsm8k
 from edgedec.apps.evaluation.human_eval import HumanEval
 from edgedec.apps.evaluation.infill import Infill
 from edgedec.apps.evaluation.json_schema import JsonSchema, SchemaAnswers
-from edgedec.apps.evaluation.likelihoods import Likelihoods
 from edgedec.apps.evaluation.perplexity import Predictions, cut
 from edgedec.apps.evaluation.problem_answers import Answers
 from edgedec.apps.evaluation.pruned import PrunedModel, check_prunable
 from edgedec.apps.evaluation.refusal import Refusal
 from edgedec.apps.evaluation.requests import PRUNED, make_requests, request_facts
 from edgedec.apps.evaluation.samples import Models, Setting
-from edgedec.apps.evaluation.short_answer import ShortAnswer
 from edgedec.apps.evaluation.tasks import Task, file_sha256, read_problems
 from edgedec.apps.evaluation.tries import BEST_OF, ITERATE, NEED_TESTS, Tries, parse_tries
 from edgedec.apps.evaluation.work import Engines, Work
@@ -68,20 +65,14 @@ class TaskName(StrEnum):
     INFILL = "infill"
     PERPLEXITY = "perplexity"
     JSON_SCHEMA = "json_schema"
-    SHORT_ANSWER = "short_answer"
     REFUSAL = "refusal"
-    MULTIPLE_CHOICE = "multiple_choice"
-    BIAS = "bias"
 
 
-_WITHOUT_ANSWERS = (TaskName.PERPLEXITY, TaskName.MULTIPLE_CHOICE, TaskName.BIAS)
-"""Tasks that read likelihoods and generate nothing."""
 _MAX_NEW_TOKENS = {
     TaskName.HUMAN_EVAL: 512,
     TaskName.GSM8K: 512,
     TaskName.INFILL: 128,
     TaskName.JSON_SCHEMA: 512,
-    TaskName.SHORT_ANSWER: 32,
     TaskName.REFUSAL: 64,
 }
 
@@ -178,14 +169,6 @@ class TaskOptions:
             help="Run generated programs even if the system cannot contain them, as on Windows.",
         ),
     ] = False
-    shots: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Solved problems that multiple_choice puts before each problem of the same "
-            "subject.",
-        ),
-    ] = None
     window: Annotated[
         int | None, typer.Option(min=2, help="Tokens per window of perplexity (default 512).")
     ] = None
@@ -316,15 +299,13 @@ def make_job(
     if what.task is None or what.data is None:
         raise typer.BadParameter("expected --task and --data with BUNDLE")
     chosen = _chosen(what, request)
-    is_read = what.task in _WITHOUT_ANSWERS
+    is_read = what.task is TaskName.PERPLEXITY
     if is_read and (chosen or what.frontier):
         raise ConfigError(f"{what.task} generates nothing: leave out the method")
     if (is_read or what.task is TaskName.INFILL) and what.chat is not None:
         raise ConfigError(f"task {what.task} does not use --chat or --raw: leave them out")
     if what.task is not TaskName.PERPLEXITY and (what.window or what.stride):
         raise ConfigError(f"--window and --stride are for perplexity, not for {what.task}")
-    if what.task is not TaskName.MULTIPLE_CHOICE and what.shots is not None:
-        raise ConfigError(f"--shots is for multiple_choice, not for {what.task}")
     base = GenerationConfig(max_new_tokens=_MAX_NEW_TOKENS.get(what.task, 1))
     tries = _tries(what, request.temperature)
     temperature = None if tries else request.temperature
@@ -354,7 +335,7 @@ def _tries(what: TaskOptions, temperature: float | None) -> list[Tries]:
         if what.choose is not None:
             raise ConfigError("--choose needs --best-of N")
         return []
-    if what.task in _WITHOUT_ANSWERS or what.frontier:
+    if what.task is TaskName.PERPLEXITY or what.frontier:
         raise ConfigError(
             "--best-of is for tasks with answers, and cannot be combined with --frontier"
         )
@@ -395,15 +376,12 @@ def make_work(job: EvaluationJob, stack: ExitStack) -> tuple[Work, str]:
     """
     if job.task is TaskName.PERPLEXITY:
         return _make_predictions(job, stack)
-    if job.task in _WITHOUT_ANSWERS:
-        return _make_likelihoods(job, stack)
     if job.task is TaskName.JSON_SCHEMA:
         return _make_schemas(job, stack)
     tasks: dict[TaskName, Task] = {
         TaskName.HUMAN_EVAL: HumanEval(is_chat=True, limits=job.limits),
         TaskName.GSM8K: Gsm8k(is_chat=True),
         TaskName.INFILL: Infill(job.limits),
-        TaskName.SHORT_ANSWER: ShortAnswer(is_chat=True),
         TaskName.REFUSAL: Refusal(is_chat=True),
     }
     task = tasks[job.task]
@@ -435,8 +413,6 @@ def make_work(job: EvaluationJob, stack: ExitStack) -> tuple[Work, str]:
 def _raw(job: EvaluationJob) -> Task:
     if job.task is TaskName.GSM8K:
         return Gsm8k(is_chat=False)
-    if job.task is TaskName.SHORT_ANSWER:
-        return ShortAnswer(is_chat=False)
     if job.task is TaskName.REFUSAL:
         return Refusal(is_chat=False)
     return HumanEval(is_chat=False, limits=job.limits)
@@ -472,27 +448,6 @@ def _make_schemas(job: EvaluationJob, stack: ExitStack) -> tuple[Work, str]:
     return SchemaAnswers(task, problems, prompts, engines), how
 
 
-def _make_likelihoods(job: EvaluationJob, stack: ExitStack) -> tuple[Work, str]:
-    problems = read_choices(job.data, job.what.limit)
-    for problem in problems:
-        if problem.is_pair != (job.task is TaskName.BIAS):
-            kind = "pairs of sentences" if problem.is_pair else "questions"
-            right = TaskName.BIAS if problem.is_pair else TaskName.MULTIPLE_CHOICE
-            raise ConfigError(f"{problem.place}: these are {kind}: evaluate them as --task {right}")
-    examples = [] if job.what.shots is None else read_choices(job.what.shots)
-    opening = job.manifest.opening_token_ids or job.manifest.stop_token_ids[:1]
-    engines = Engines(lambda models: job.open(models, None), stack)
-    engine = engines.of(Setting(PLAIN, GenerationConfig()))
-    encoded = [encode_choices(engine, problem, opening, examples) for problem in problems]
-    for problem, likelihood in zip(problems, encoded, strict=True):
-        if (n_needed := len(likelihood.prompt) + max(map(len, likelihood.ends))) > job.context:
-            raise ConfigError(
-                f"{problem.place}: prompt and choice need {n_needed} positions, there are "
-                f"{job.context}: give fewer --shots, or export with a larger --context"
-            )
-    return Likelihoods(engines, problems, encoded), f"{len(examples)} solved examples"
-
-
 def make_settings(job: EvaluationJob, how: str) -> list[Setting]:
     """Returns the settings to evaluate, with all that their samples depend on."""
     return [_make_setting(job, label, how) for label in job.requests]
@@ -518,8 +473,7 @@ def _make_setting(job: EvaluationJob, label: str, how: str) -> Setting:
         "data": job.data.name,
         "data_sha256": file_sha256(job.data),
         "how": how,
-        "cut": how if job.task in _WITHOUT_ANSWERS else None,
-        "shots_sha256": None if job.what.shots is None else file_sha256(job.what.shots),
+        "cut": how if job.task is TaskName.PERPLEXITY else None,
         "threads": job.threads,
         "context": job.loading.context,
         "limits": dataclasses.asdict(job.limits),

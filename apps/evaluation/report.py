@@ -18,7 +18,6 @@ from edgedec.apps.evaluation.frontier import (
 )
 from edgedec.apps.evaluation.samples import Sample, Samples, Setting
 from edgedec.apps.evaluation.scores import (
-    calibration_error,
     difference,
     flips,
     followed,
@@ -129,7 +128,6 @@ def _setting_row(setting: Setting, samples: list[Sample], metrics: Sequence[Metr
         "tokens_per_s": tokens_per_s(samples),
         "tokens_by_origin": tokens_by_origin(samples),
         "false_positives": _false_positives(samples),
-        "calibration_error": (error := calibration_error(samples)) and asdict(error),
         "followed": None if (kept_to := followed(samples)) is None else asdict(kept_to),
         "n_cut_off": sum(sample.finish_reason in ("length", "context") for sample in samples),
     }
@@ -303,16 +301,6 @@ def _false_positives_fact(row: Row) -> str | None:
     )
 
 
-def _confidence_fact(row: Row) -> str | None:
-    if (error := row["calibration_error"]) is None:
-        return None
-    return (
-        f"{error['confidence']:.1%} sure of its choices on average, right in "
-        f"{error['right']:.1%}; expected calibration error {error['expected']:.3f} "
-        f"({error['n_bins']} bins)"
-    )
-
-
 def _followed_fact(row: Row) -> str | None:
     if (counts := row["followed"]) is None:
         return None
@@ -334,7 +322,6 @@ def _cut_off_fact(row: Row) -> str | None:
 _FACTS = (
     _origins_fact,
     _false_positives_fact,
-    _confidence_fact,
     _followed_fact,
     _cut_off_fact,
 )

@@ -80,37 +80,6 @@ def flips(base: Sequence[Sample], other: Sequence[Sample], metric: Metric) -> Fi
 
 
 @dataclass(frozen=True)
-class CalibrationError:
-    """How far a model's probabilities of its choices are from how often these are right.
-
-    confidence, right: averages. expected: the expected calibration error, the average distance
-    between them in bins of equal width, by the problems in each.
-
-    Source: Guo et al., 2017 (arXiv:1706.04599), section 2.
-    """
-
-    confidence: float
-    right: float
-    expected: float
-    n_bins: int = 10
-
-
-def calibration_error(samples: Sequence[Sample]) -> CalibrationError | None:
-    """Returns how confident and how right samples are; None where they know no confidence."""
-    known = [sample for sample in samples if "confidence" in sample.metrics]
-    if not known:
-        return None
-    confidence = np.array([sample.metrics["confidence"] for sample in known], np.float64)
-    right = np.array([sample.metrics["acc"] for sample in known], np.float64)
-    n_bins = CalibrationError.n_bins
-    bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
-    distances = np.abs(np.bincount(bins, right - confidence, n_bins))
-    return CalibrationError(
-        float(confidence.mean()), float(right.mean()), float(distances.sum() / len(known))
-    )
-
-
-@dataclass(frozen=True)
 class Followed:
     """How schemas were followed.
 

@@ -35,10 +35,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "gsm8k": (Metric("exact answer", "exact"),),
     "infill": (Metric("tests pass", "passed"), Metric("exact match", "exact")),
     "json_schema": (Metric("valid", "valid"), Metric("compiled", "compiled")),
-    "multiple_choice": (Metric("acc", "acc"), Metric("acc_norm", "acc_norm")),
-    "short_answer": (Metric("exact answer", "exact"), Metric("contained", "contained")),
     "refusal": (Metric("refused", "refused"),),
-    "bias": (Metric("stereotype preferred", "stereotype"),),
     "perplexity": (
         Metric("bits per token", "nats", lambda nats: nats / math.log(2), True, False),
         Metric("perplexity", "nats", lambda nats: math.e**nats, True, False),
@@ -49,10 +46,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One line of a data file. place: file and line.
-
-    fields: its texts; of a list of texts, one in each line.
-    """
+    """One line of a data file. place: file and line. fields: its texts."""
 
     name: str
     place: str
@@ -97,11 +91,12 @@ def read_problems(path: Path, keys: Sequence[str], limit: int | None = None) -> 
     expected = f"an object with the texts {', '.join(keys)}"
     problems: list[Problem] = []
     for place, fields in read_objects(path, expected):
-        fields = {key: _lines(value) for key, value in fields.items()}
         for key in keys:
             if not isinstance(fields.get(key), str):
                 got = f"{key} is {fields.get(key)!r}"
-                raise ConfigError(f"{place}: {benchmark_of(fields) or got}, expected {expected}")
+                raise ConfigError(
+                    f"{place}: {benchmark_of(fields) or f'{got}, expected {expected}'}"
+                )
         texts = {key: value for key, value in fields.items() if isinstance(value, str)}
         name = fields.get("task_id", fields.get("unique_id", place))
         problems.append(Problem(str(name), place, texts))
@@ -128,38 +123,35 @@ def read_objects(path: Path, expected: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 _OTHER_BENCHMARKS = {
-    "MMLU-Pro": ("question", "options", "answer_index"),
-    "OpenBookQA": ("question_stem", "choices"),
-    "PIQA": ("goal", "sol1", "sol2"),
-    "WinoGrande": ("sentence", "option1", "option2"),
-    "BoolQ": ("question", "passage", "answer"),
-    "TruthfulQA": ("question", "mc1_targets"),
-    "RACE": ("article", "question", "options"),
-    "GPQA": ("Question", "Correct Answer"),
-    "MBPP": ("text", "code", "test_list"),
-    "MATH": ("problem", "level", "solution"),
-    "LogiQA": ("context", "query", "options"),
-    "COPA": ("premise", "choice1", "choice2"),
+    "arc_easy": ("question", "choices", "answerKey"),
+    "boolq": ("question", "passage", "answer"),
+    "copa": ("premise", "choice1", "choice2"),
+    "crows_pairs_english": ("sent_more", "sent_less"),
+    "gpqa_main_zeroshot": ("Question", "Correct Answer"),
+    "hellaswag": ("ctx", "endings", "label"),
+    "logiqa": ("context", "query", "options"),
+    "mbpp": ("text", "code", "test_list"),
+    "hendrycks_math": ("problem", "level", "solution"),
+    "mmlu_pro": ("question", "options", "answer_index"),
+    "mmlu": ("question", "choices", "answer"),
+    "openbookqa": ("question_stem", "choices"),
+    "piqa": ("goal", "sol1", "sol2"),
+    "race": ("article", "question", "options"),
+    "truthfulqa_mc1": ("question", "mc1_targets"),
+    "winogrande": ("sentence", "option1", "option2"),
 }
-"""Benchmarks that no task reads, by keys of theirs."""
+"""Tasks of lm-evaluation-harness -> keys of their data."""
 
 
 def benchmark_of(fields: Mapping[str, Any]) -> str | None:
     """Returns a sentence that names the benchmark whose keys ``fields`` has, None if unknown."""
     for name, keys in _OTHER_BENCHMARKS.items():
         if all(key in fields for key in keys):
-            return f"this is a line of {name}, which no task of edgedec reads"
+            return (
+                f"this is a line of {name}: run python -m edgedec.apps.evaluation.harness "
+                f"--model edgedec --model_args bundle=BUNDLE --tasks {name}"
+            )
     return None
-
-
-def _lines(value: Any) -> Any:
-    if isinstance(value, dict):  # an answer of TriviaQA, with its aliases; answers of SQuAD
-        lists = [value.get(key) for key in ("aliases", "normalized_aliases", "text")]
-        texts = [value.get("value")]
-        texts += [text for each in lists if isinstance(each, list) for text in each]
-        value = list(dict.fromkeys(text for text in texts if isinstance(text, str))) or value
-    is_texts = isinstance(value, list) and all(isinstance(text, str) for text in value)
-    return "\n".join(value) if is_texts else value
 
 
 class Named(Protocol):

@@ -61,38 +61,49 @@ def score_continuations(
     lending: Lending, prompt: Prompt, continuations: Sequence[Sequence[int]]
 ) -> list[float]:
     """Returns how likely each of ``continuations`` is; see `Engine.score_continuations`."""
+    logprobs = continuation_logprobs(lending, prompt, continuations)
+    return [math.fsum(token.logprob for token in tokens) for tokens in logprobs]
+
+
+def continuation_logprobs(
+    lending: Lending, prompt: Prompt, continuations: Sequence[Sequence[int]], n_top: int = 0
+) -> list[list[TokenLogprob]]:
+    """Returns how likely each token of ``continuations`` is, and the ``n_top`` likeliest there."""
     loaded, tokens = lending.loaded, lending.encode(prompt)
     counted = [checked_counts("a continuation", ids) for ids in continuations]
     for continuation in counted:
         if not continuation:
             raise ConfigError("a continuation is empty, expected at least one token id")
         check_fits([*tokens, *continuation], loaded.context, loaded.model.n_token_ids)
-    return lending.run(tokens, lambda sequence: log_probs_after(sequence, tokens, counted))
+    return lending.run(tokens, lambda sequence: logprobs_after(sequence, tokens, counted, n_top))
 
 
-def log_probs_after(
-    sequence: TokenSequence, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
-) -> Passes[list[float]]:
-    """Returns the log-probability of each continuation of ``prompt``. Units: nats.
+def logprobs_after(
+    sequence: TokenSequence,
+    prompt: Sequence[int],
+    continuations: Sequence[Sequence[int]],
+    n_top: int = 0,
+) -> Passes[list[list[TokenLogprob]]]:
+    """Returns how likely the tokens of each continuation of ``prompt`` are.
 
     Tokens that continuations begin with are computed once, and several continuations in one pass
     where the graph can run trees.
     """
     yield from caught_up(sequence, prompt[:-1])
     most = min(_MAX_ROWS, sequence.context - sequence.n_tokens)
-    log_probs: list[float] = []
+    logprobs: list[list[TokenLogprob]] = []
     try:
-        while len(log_probs) < len(continuations):
+        while len(logprobs) < len(continuations):
             branches = _Branches(prompt[-1], most if sequence.model.capabilities.trees else 0)
-            rest = continuations[len(log_probs) :]
+            rest = continuations[len(logprobs) :]
             n_taken = branches.take(rest)
             rows = yield GrowingTree(sequence, 0).grown(branches.nodes)
             for i in range(len(branches.nodes)):
                 rows.stats.check_sum(i)
-            log_probs += [branches.log_prob(rows, continuation) for continuation in rest[:n_taken]]
+            logprobs += [branches.logprobs(rows, tokens, n_top) for tokens in rest[:n_taken]]
     finally:
         sequence.truncate(sequence.n_tokens)
-    return log_probs
+    return logprobs
 
 
 class _Branches:
@@ -117,8 +128,8 @@ class _Branches:
                 self.nodes.append(Node(beginning[-1], parent))
         return len(continuations)
 
-    def log_prob(self, rows: Rows, tokens: Sequence[int]) -> float:
-        """Returns the log-probability of a continuation that was taken."""
+    def logprobs(self, rows: Rows, tokens: Sequence[int], n_top: int) -> list[TokenLogprob]:
+        """Returns how likely the tokens of a continuation that was taken are."""
         places = [self._places[tuple(tokens[:i])] for i in range(len(tokens))]
         pairs = zip(places, tokens, strict=True)
-        return math.fsum(token_logprob(rows, place, token, 0).logprob for place, token in pairs)
+        return [token_logprob(rows, place, token, n_top) for place, token in pairs]

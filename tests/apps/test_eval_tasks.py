@@ -14,12 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgedec.apps.evaluation.choices import read_choices
 from edgedec.apps.evaluation.gsm8k import Gsm8k, final_number, right_number
 from edgedec.apps.evaluation.human_eval import HumanEval
 from edgedec.apps.evaluation.infill import Infill
 from edgedec.apps.evaluation.perplexity import cut, score
-from edgedec.apps.evaluation.short_answer import ShortAnswer
 from edgedec.apps.evaluation.tasks import Problem, read_problems
 from edgedec.apps.options.text_files import stated_text
 from edgedec.models.errors import ConfigError
@@ -462,23 +460,6 @@ def test_code_that_an_answer_splits_is_put_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "text"),
-    [
-        ("O'Brien", "O\u2019Brien"),
-        ("1914-1918", "1914\u20131918"),
-        ("Beyonce\u0301", "Beyonc\u00e9"),
-        ('"Heroes"', "\u201cHeroes\u201d"),
-        ("1/2", "\u00bd"),
-        ("10 km", "\uff11\uff10\u00a0km"),
-        ("wait", "Wait\u2026"),
-    ],
-)
-def test_short_answers_are_compared_without_typography(right: str, text: str) -> None:
-    problem = Problem("1", "f:1", {"question": "?", "answer": right})
-    assert ShortAnswer(is_chat=True).judge(problem, text).metrics["exact"] == 1
-
-
-@pytest.mark.parametrize(
     "text",
     [
         f"```python\n{BODY}```",
@@ -517,39 +498,19 @@ def test_code_is_judged_however_it_is_fenced(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"),
-    [
-        ({"value": "Sinclair Lewis", "aliases": ["Harry Sinclair Lewis"]}, "Harry Sinclair Lewis"),
-        ({"value": "David Seville", "aliases": []}, "david seville"),
-        ({"value": "X", "aliases": ["Y"], "normalized_aliases": ["sunset blvd"]}, "Sunset Blvd."),
-        ({"text": ["Denver Broncos", "Broncos"], "answer_start": [1, 2]}, "Broncos"),
-        (["one", "two"], "Two"),
-    ],
-)
-def test_answers_may_have_aliases(tmp_path: Path, answer: Any, text: str) -> None:
-    path = tmp_path / "trivia.jsonl"
-    path.write_text(json.dumps({"question": "Who?", "answer": answer}), encoding="utf-8-sig")
-    (problem,) = read_problems(path, ShortAnswer.keys)
-    assert ShortAnswer(is_chat=True).judge(problem, text).metrics["exact"] == 1
-
-
-@pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ({"goal": "a", "sol1": "b", "sol2": "c", "label": 0}, "PIQA"),
-        ({"sentence": "a _", "option1": "b", "option2": "c", "answer": "1"}, "WinoGrande"),
-        ({"question_stem": "a", "choices": {}, "answerKey": "A"}, "OpenBookQA"),
-        ({"question": "a", "mc1_targets": {}, "mc2_targets": {}}, "TruthfulQA"),
-        ({"question": "a", "options": [], "answer": "A", "answer_index": 0}, "MMLU-Pro"),
-        ({"premise": "a", "choice1": "b", "choice2": "c", "label": 0}, "COPA"),
+        ({"question": "a", "subject": "s", "choices": ["b", "c"], "answer": 0}, "mmlu"),
+        ({"question": "a", "choices": {"text": [], "label": []}, "answerKey": "A"}, "arc_easy"),
+        ({"ctx": "a", "endings": ["b"], "label": "0"}, "hellaswag"),
+        ({"goal": "a", "sol1": "b", "sol2": "c", "label": 0}, "piqa"),
+        ({"question_stem": "a", "choices": {}, "answerKey": "A"}, "openbookqa"),
+        ({"question": "a", "options": [], "answer": "A", "answer_index": 0}, "mmlu_pro"),
     ],
 )
 def test_other_benchmarks_are_named(tmp_path: Path, fields: dict[str, Any], name: str) -> None:
-    path = tmp_path / "other.jsonl"
-    path.write_text(json.dumps(fields), encoding="utf-8")
-    with pytest.raises(ConfigError, match=f"a line of {name}"):
-        read_choices(path)
-    with pytest.raises(ConfigError, match=f"a line of {name}"):
+    path = write_lines(tmp_path / "other.jsonl", fields)
+    with pytest.raises(ConfigError, match=rf"a line of {name}: .*harness .*--tasks {name}$"):
         read_problems(path, ("prompt", "test", "entry_point"))
 
 
@@ -557,14 +518,6 @@ def test_texts_of_files_keep_their_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree\n")
     assert stated_text(path) == "one\r\ntwo\rthree\n"
-
-
-def test_a_file_of_choices_may_begin_with_a_mark(tmp_path: Path) -> None:
-    path = tmp_path / "law_test.csv"
-    path.write_bytes("\ufeffWho?,a,b,c,d,B\r\nWhat?,a,b,c,d,A\r\n".encode())
-    first, second = read_choices(path)
-    assert first.prompt.startswith("Who?\nA. a")
-    assert (first.right, second.right) == (1, 0)
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])

@@ -12,7 +12,7 @@ import pytest
 
 from edgedec import load
 from edgedec.models.errors import ConfigError, SessionError
-from edgedec.runtime.search.scores import log_probs_after
+from edgedec.runtime.search.scores import logprobs_after
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.token_tree import TokenTree
 
@@ -94,8 +94,8 @@ def test_continuations_are_as_likely_as_transformers_says(
 
     sequence = ToySession(V, context, row)
     sequence.toy.capabilities = replace(sequence.toy.capabilities, trees=has_trees)
-    found = run_passes(log_probs_after(sequence, PROMPT, CONTINUATIONS))
-    assert found == pytest.approx(
+    found = run_passes(logprobs_after(sequence, PROMPT, CONTINUATIONS))
+    assert [sum(token.logprob for token in tokens) for tokens in found] == pytest.approx(
         [likelihood_of(llama, PROMPT, one) for one in CONTINUATIONS], abs=1e-4
     )
     assert list(sequence.tokens) == PROMPT[:-1]
