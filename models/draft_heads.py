@@ -142,9 +142,9 @@ class HeadEntry:
     @property
     def files(self) -> tuple[str, ...]:
         """Its files, as keys of `BundleManifest.files`; some may be the target model's, too."""
-        own = () if self.token_pairs is None else (self.token_pairs,)
+        pairs = () if self.token_pairs is None else (self.token_pairs,)
         of_models = (path for m in self.models.values() for path in m.files)
-        return tuple(dict.fromkeys((*of_models, *own)))
+        return tuple(dict.fromkeys((*of_models, *pairs)))
 
     def check_fits(self, model: str, config: ModelConfig, hidden: tuple[int, ...]) -> None:
         """Raises a ConfigError, which names what differs, where the head is of another model."""
@@ -289,8 +289,8 @@ def head_shapes(config: ModelConfig, width: int, kind: str = EAGLE) -> dict[str,
     if kind == PARD2:
         return of_decoder | {INPUT: (size, width)}
     if kind == DFLASH:
-        own = {STATE_NORM: (size,), INPUT: (size, width - N_FLAGS)}
-        return of_decoder | own | _convolution_shapes(config)
+        of_states = {STATE_NORM: (size,), INPUT: (size, width - N_FLAGS)}
+        return of_decoder | of_states | _convolution_shapes(config)
     return of_decoder | {TOKEN_NORM: (size,), INPUT: (size, size + width)}
 
 

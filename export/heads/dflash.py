@@ -42,7 +42,7 @@ _OF_MODEL = {EMBEDDING, "lm_head.weight"}
 _BEFORE, _AFTER = "markov_head.markov_w1.weight", "markov_head.markov_w2.weight"
 _UNUSED = {"confidence_head.proj.weight", "confidence_head.proj.bias"}
 """It states how sure the drafter is, which `auto` learns by itself."""
-_OPTIONS, _MOST_RANK = "dflash_config", 4096
+_OPTIONS, _MAX_RANK = "dflash_config", 4096
 _NAMES = {INPUT: "fc.weight", STATE_NORM: "hidden_norm.weight"}
 _LAYER_IDS, _N_LAYERS = "target_layer_ids", "num_target_layers"
 _KEYS = {_LAYER_IDS, "mask_token_id", "projector_type", "block_size", "is_causal", "causal"}
@@ -137,10 +137,10 @@ class DFlashFolder(HeadFolder):
         """
         n_states = len(self._with(_LAYER_IDS).items(_LAYER_IDS))
         shapes = head_shapes(config, feature_width(config, n_states, DFLASH), DFLASH)
-        own = {name: shape for name, shape in shapes.items() if name not in _OF_MODEL}
+        kept = {name: shape for name, shape in shapes.items() if name not in _OF_MODEL}
         others = {_BEFORE, _AFTER, *_UNUSED} if self.is_spark else set()
         if not config.conv_group:
-            return self.own_weights(own, _NAMES, _OF_MODEL | others)
+            return self.own_weights(kept, _NAMES, _OF_MODEL | others)
         size, weights = config.hidden_size, dict[str, HeadWeight]()
         for i, name in product(range(config.n_layers), CONVOLUTIONS):
             stem = f"layers.{i}.{name}"
@@ -157,8 +157,8 @@ class DFlashFolder(HeadFolder):
                 weights[f"{stem}.kernel_{side}_{tap}.weight"] = rows
             others |= {base, kernel}
         others |= {f"{_SELECTOR}{name}" for name in _OF_SELECTOR}
-        own = {name: shape for name, shape in own.items() if name not in weights}
-        return weights | self.own_weights(own, _NAMES, _OF_MODEL | others)
+        kept = {name: shape for name, shape in kept.items() if name not in weights}
+        return weights | self.own_weights(kept, _NAMES, _OF_MODEL | others)
 
     @property
     def is_spark(self) -> bool:
@@ -188,14 +188,14 @@ class DFlashFolder(HeadFolder):
     def token_pairs(self, config: ModelConfig) -> TokenPairs | None:
         """Returns what each token adds to the logits of the next, of DSpark and DFlash 2."""
         if self.is_second:
-            rank = self._with("selector_rank").integer("selector_rank", least=1, most=_MOST_RANK)
+            rank = self._with("selector_rank").integer("selector_rank", least=1, most=_MAX_RANK)
             return TokenPairs(
                 self.values(f"{_SELECTOR}predecessor_codebook", (config.vocab_size, rank)),
                 self.values(f"{_SELECTOR}successor_codebook", (config.vocab_size, rank)),
                 self.values(f"{_SELECTOR}hidden_projection.weight", (rank, config.hidden_size)),
                 config.n_candidates,
             )
-        rank = self._with("markov_rank").integer("markov_rank", 0, least=0, most=_MOST_RANK)
+        rank = self._with("markov_rank").integer("markov_rank", 0, least=0, most=_MAX_RANK)
         if not rank or not self.is_spark:
             return None
         self._with("markov_head_type").refuse("markov_head_type", "vanilla")
@@ -220,6 +220,6 @@ def read_dflash(folder: Path, fields: Fields) -> DFlashFolder:
     if not head.is_spark or _OPTIONS in fields.values:
         options = fields.table(_OPTIONS)
         options.refuse("projector_type", "dspark" if head.is_spark else "dflash")
-        own = (head.is_spark and _SPARK_KEYS) or (head.is_second and _SECOND_KEYS) or set()
-        options.only(_KEYS | own)
+        known = (head.is_spark and _SPARK_KEYS) or (head.is_second and _SECOND_KEYS) or set()
+        options.only(_KEYS | known)
     return head

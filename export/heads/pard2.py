@@ -80,8 +80,8 @@ class Pard2Folder(HeadFolder):
         shapes = head_shapes(config, self.fields.integer(_WIDTH, least=1), PARD2)
         head = _HEAD if _HEAD in self.tensors else EMBEDDING
         rows = self.values(head, (config.vocab_size, config.hidden_size))
-        own = {name: shape for name, shape in shapes.items() if name != _HEAD}
-        weights = self.own_weights(own, {INPUT: "target_proj.weight"}, {_HEAD})
+        kept = {name: shape for name, shape in shapes.items() if name != _HEAD}
+        weights = self.own_weights(kept, {INPUT: "target_proj.weight"}, {_HEAD})
         states = weights[INPUT]
         assert isinstance(states, np.ndarray)
         scale = np.float32(self.fields.number(_SCALE, 0.02))

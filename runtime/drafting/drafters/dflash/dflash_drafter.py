@@ -155,8 +155,8 @@ def _with_pairs(
     new = RowStats.of(np.take_along_axis(logits, ids, axis=1))
     whole = rows.stats.log_sum_exp
     others = np.maximum(1 - np.exp(old - whole[:, None]).sum(axis=1), 1e-9)
-    found = np.take_along_axis(ids, np.maximum(new.top_ids, 0), axis=1)
-    top_ids = np.where(new.top_ids < 0, -1, found)
+    likeliest = np.take_along_axis(ids, np.maximum(new.top_ids, 0), axis=1)
+    top_ids = np.where(new.top_ids < 0, -1, likeliest)
     total = np.logaddexp(new.log_sum_exp, whole + np.log(others)).astype(np.float32)
     stats = replace(
         new,
