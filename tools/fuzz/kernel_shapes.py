@@ -156,14 +156,14 @@ def try_attention(rng: np.random.Generator) -> None:
     rope = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
     kv_format = int(rng.integers(0, 3))
     cache = random_cache(rng, kv_format, n_kv_heads, capacity, d)
-    given: dict[str, Any] = {"scoring": scoring, "kv_format": kv_format}
+    parts: dict[str, Any] = {"scoring": scoring, "kv_format": kv_format}
     if past + nodes <= N_POSITIONS and rng.random() < 0.5:  # scores count with a row's own place
         positions = past + depths(parents)[nodes - rows :]
-        given["key_offsets"] = rng.standard_normal((n_kv_heads, d)).astype(np.float32)
+        parts["key_offsets"] = rng.standard_normal((n_kv_heads, d)).astype(np.float32)
 
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
         caches = (cache[0].copy(), cache[1].copy())
-        options = {**given, "out": out, "isa": isa, "n_threads": n_threads}
+        options = {**parts, "out": out, "isa": isa, "n_threads": n_threads}
         return [kernels.attention(qkv, positions, parents, past, rope, caches, **options), *caches]
 
     every_isa(call, (rows, n_heads * d))

@@ -50,8 +50,8 @@ class FrontProgram:
         )
 
     def _property(self, window: Window, name: str) -> Any:
-        found = window.get_full_property(self._display.intern_atom(name), X.AnyPropertyType)
-        return None if found is None else found.value
+        reply = window.get_full_property(self._display.intern_atom(name), X.AnyPropertyType)
+        return None if reply is None else reply.value
 
 
 def _qt_scale(pid: int) -> float:
