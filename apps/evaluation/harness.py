@@ -172,18 +172,18 @@ class BundleLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
 
     def _config(self, settings: dict[str, Any]) -> GenerationConfig:
         """Returns a request of a task as ours; a ConfigError names what ours does not have."""
-        wanted = normalize_gen_kwargs(settings)
-        if unknown := sorted(set(wanted) - _REQUEST):
+        kwargs = normalize_gen_kwargs(settings)
+        if unknown := sorted(set(kwargs) - _REQUEST):
             raise ConfigError(f"the task asks for {', '.join(unknown)}, expected {_REQUEST}")
-        if wanted["max_gen_toks"] >= self._context:
+        if kwargs["max_gen_toks"] >= self._context:
             raise ConfigError(
-                f"the task asks for {wanted['max_gen_toks']} new tokens, the context is "
+                f"the task asks for {kwargs['max_gen_toks']} new tokens, the context is "
                 f"{self._context}: pass --gen_kwargs max_gen_toks=N, or a larger context"
             )
-        sampling = {key: of(wanted[key]) for key, of in _SAMPLING.items() if key in wanted}
+        sampling = {key: of(kwargs[key]) for key, of in _SAMPLING.items() if key in kwargs}
         return GenerationConfig(
-            max_new_tokens=wanted["max_gen_toks"],
-            stop=tuple(wanted["until"]),
+            max_new_tokens=kwargs["max_gen_toks"],
+            stop=tuple(kwargs["until"]),
             sampling=SamplingConfig(**sampling),
             method=self._method,
         )
