@@ -15,6 +15,7 @@ from edgedec.runtime.engine.engine import Engine
 
 _N_AROUND = 30  # lines on either side of a window
 _MAX_OPENING = 3  # lines
+_MAX_SHOWN = 8  # lines of an opening; small models that see fewer lose their place
 _FENCE = re.compile("`{3,}")
 _TASK = (
     "You complete a developer's edit. You are shown code, and the edit that the developer has just "
@@ -75,7 +76,8 @@ class InstructionFormat:
             {"role": "user", "content": "\n".join(parts)},
         ]
         opening = _opening(window, context.changes)
-        written = self._engine.tokenizer.encode(f"{fence}\n{opening}")
+        shown = "".join(opening.splitlines(keepends=True)[-_MAX_SHOWN:])
+        written = self._engine.tokenizer.encode(f"{fence}\n{shown}")
         tokens = [*self._engine.encode(messages), *written]
         rest = window.text.removeprefix(opening)
         return EditPrompt(tokens, rest + mark, opening, (mark,))
@@ -91,15 +93,17 @@ def _fence(window: EditWindow, changes: Sequence[Change]) -> str:
 def _opening(window: EditWindow, changes: Sequence[Change]) -> str:
     """Returns the first lines of a window, if they have nothing to do with the latest change.
 
-    Small models that are not shown where to begin write what stands above it once more.
+    Small models that are not shown where to begin write what stands above it once more. Where a
+    name was removed, what has to follow begins where it still stands, so nothing before is copied.
     """
     latest = changes[-1]
     names = removed_names(latest)
+    first = next((i for i, line in enumerate(window.lines) if names & names_in(line)), None)
+    if first is not None:
+        return "".join(f"{line}\n" for line in window.lines[:first])
     at = latest.line - window.first
     n_before = at if latest.name == window.name and at >= 0 else len(window.lines)
     for n, line in enumerate(window.lines[:n_before][:_MAX_OPENING], 1):
-        if names & set(names_in(line)):
-            break
         if line.strip():
             return "\n".join([*window.lines[:n], ""])
     return ""

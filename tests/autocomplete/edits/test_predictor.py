@@ -238,20 +238,23 @@ def test_a_window_begins_where_the_old_name_stands(
         assert next(predictor._windows(now, ())).first == first
 
 
-def test_instructions_begin_the_answer_and_fence_it_off(small_bundle: Path) -> None:
+def test_instructions_begin_the_answer_near_the_old_name_and_fence_it_off(
+    small_bundle: Path,
+) -> None:
     with edgedec.load(small_bundle) as engine:
         texts = []
         for fence in ("", "```\n"):
-            document = Document(f"a = 1\n\n{fence}{NOW}", 0, "a.py")
+            document = Document(f"a = 1\n\n\n\n\n\n{fence}{NOW}", 0, "a.py")
             window = window_at(document, 0, 21, 5, 2)
-            change = replace(CHANGE, line=2 + bool(fence))
+            change = replace(CHANGE, line=6 + bool(fence))
             prompt = InstructionFormat(engine).prompt(EditContext(document, window, [change]))
             assert prompt.opening + prompt.prediction == window.text + prompt.stop[0]
             texts.append((prompt.opening, prompt.stop, engine.tokenizer.decode(prompt.tokens)))
     (opening, stop, text), (_, long, fenced) = texts
-    assert (opening, stop, long) == ("a = 1\n", ("```",), ("````",))
-    assert text.endswith("```python\na = 1\n")
-    assert fenced.endswith("````python\na = 1\n")
+    above = "def area(w):\n    a = 1\n    b = 2\n"
+    assert (opening, stop, long) == (f"a = 1\n\n\n\n\n\n{above}", ("```",), ("````",))
+    assert text.endswith(f"```python\n\n\n\n\n\n{above}")
+    assert fenced.endswith(f"````python\n\n\n\n\n```\n{above}")
 
 
 @pytest.mark.parametrize(
