@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 if sys.platform == "win32":
@@ -52,6 +53,16 @@ def is_running(pid: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+def environment(pid: int) -> dict[str, str]:
+    """Returns what a process began with; nothing if it is hidden, and on systems without /proc."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    pairs = (variable.decode(errors="replace").partition("=") for variable in variables)
+    return {name: value for name, _, value in pairs if name}
 
 
 def step_back(niceness: int) -> None:

@@ -42,12 +42,14 @@ def log_probabilities(
 
 
 def log_softmax(logits: Float64) -> Float64:
+    """Returns natural log-probabilities, row by row. Shape: that of ``logits``."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     result: Float64 = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return result
 
 
 def main() -> None:
+    """Reads the command line, and prints a line for each bundle."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("exact", type=Path, help="bundle with a float16 KV cache")
     parser.add_argument("smaller", type=Path, nargs="+", help="bundles of the same model")

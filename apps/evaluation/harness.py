@@ -132,7 +132,7 @@ class BundleLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
         if longest >= self._context:
             raise EdgedecError(
                 f"a continuation has {longest} tokens, the context {self._context}: "
-                "pass a larger context"
+                "pass --model_args context=N, or export with a larger --context"
             )
         if longest <= _MAX_TREE and len(prompt) + longest <= self._context:
             lending = self.engine.streams.lending
@@ -178,7 +178,8 @@ class BundleLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
         if kwargs["max_gen_toks"] >= self._context:
             raise ConfigError(
                 f"the task asks for {kwargs['max_gen_toks']} new tokens, the context is "
-                f"{self._context}: pass --gen_kwargs max_gen_toks=N, or a larger context"
+                f"{self._context}: pass --gen_kwargs max_gen_toks=N, or export with a larger "
+                "--context"
             )
         sampling = {key: of(kwargs[key]) for key, of in _SAMPLING.items() if key in kwargs}
         return GenerationConfig(

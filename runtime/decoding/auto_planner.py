@@ -13,7 +13,8 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
@@ -38,7 +39,6 @@ from edgedec.runtime.decoding.draft_length import (
     verified,
 )
 from edgedec.runtime.decoding.planner import Drafters, DraftingTeam, Planning, RoundTimings
-from edgedec.runtime.decoding.shared_throughput import SharedThroughput
 from edgedec.runtime.drafting.compiled import CompiledDrafter, CompiledTeam
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -56,6 +56,9 @@ from edgedec.runtime.drafting.isolation import IsolatedModelDrafting
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.rows import ALONE, OtherTexts, Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
+
+if TYPE_CHECKING:
+    from edgedec.runtime.decoding.shared_throughput import SharedThroughput
 
 MTP = "mtp"
 """Name of the drafter whose drafts come with passes."""
@@ -122,10 +125,16 @@ class AutoPlanner:
         names = (*(drafter.name for drafter in others), *compiled_names)
         self.trust = {name: Evidence(1.0) for name in names}
         self.under_way: weakref.WeakSet[AutoPlanning] = weakref.WeakSet()
-        self.throughput = SharedThroughput()
         self.known_worth: dict[str, Worth] = {}  # at the end of the latest text, by who is asked
         layers = {layer for drafter in compiled for layer in drafter.hidden_layers}
         self.hidden_layers = tuple(sorted(layers.union(self.drafters.hidden_layers)))
+
+    @cached_property
+    def throughput(self) -> SharedThroughput:
+        """What texts that share passes need. One text alone does not import it."""
+        from edgedec.runtime.decoding.shared_throughput import SharedThroughput
+
+        return SharedThroughput()
 
     @property
     def is_resting(self) -> bool:
@@ -575,7 +584,11 @@ class AutoPlanning(Planning):
 
     def _end_round(self, company: OtherTexts, n_emitted: int) -> None:
         """Learns what the round took in all, and decides whether the next one may draft."""
-        throughput, n_others = self._planner.throughput, company.n_texts
+        n_others = company.n_texts
+        if not n_others and not self._rests_with_others:
+            self._ended_s, self._n_plain = 0.0, 0
+            return
+        throughput = self._planner.throughput
         now_s, began_s = throughput.now_s(), self._ended_s
         self._ended_s = now_s
         was_resting = self._rests_with_others

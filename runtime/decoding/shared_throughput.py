@@ -10,10 +10,11 @@ Sources: goodput (SmartSpec, Liu et al., 2024, section 4); conservative bandits 
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+
+import numpy as np
 
 from edgedec.runtime.sequences.rows import OtherTexts
 
@@ -94,7 +95,7 @@ class _PlainRounds:
     def rounds(self, ms: float) -> float:
         """Returns how many of them ``ms`` are."""
         if not self._median_ms:
-            self._median_ms = statistics.median(self._ms)
+            self._median_ms = float(np.median(self._ms))
         self._n_judged += 1
         n_rounds = ms / self._median_ms if self._median_ms else MAX_ROUNDS
         if self._n_judged >= self._n_fresh:

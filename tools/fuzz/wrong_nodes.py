@@ -102,7 +102,8 @@ def attention(rng: np.random.Generator) -> Node:
     rows, scoring = int(rng.integers(0, nodes + 1)), random_scoring(rng, capacity - nodes)
     past = int(rng.integers(0, (90 if scoring.window else capacity - nodes) + 1))
     angles = np.outer(np.arange(64), 0.7 ** np.arange(d // 2)).astype(np.float32)
-    layers = [random_cache(rng, n_kv_heads, capacity, d)]
+    kv_format = int(rng.integers(0, 3))
+    layers = [random_cache(rng, kv_format, n_kv_heads, capacity, d)]
     layers.append(tuple(np.flip(cache, 1).copy() for cache in layers[0]))
     feeds = {
         "qkv": floats(rng, 1, rows, (n_heads + 2 * n_kv_heads) * d),
@@ -114,7 +115,7 @@ def attention(rng: np.random.Generator) -> Node:
     }
     attributes = {
         "layer": int(rng.integers(2)), "n_heads": n_heads, "n_kv_heads": n_kv_heads,
-        "head_size": d, "kv_format": int(feeds["k_cache"].dtype == np.uint8),
+        "head_size": d, "kv_format": kv_format,
         "scale": float(scoring.scale), "softcap": float(scoring.softcap), "window": scoring.window,
     }  # fmt: skip
     names = ["qkv", "position_ids", "parents", "sequences", "cos", "sin", "k_cache", "v_cache"]

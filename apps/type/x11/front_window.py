@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from Xlib import X
@@ -12,6 +11,7 @@ from Xlib.error import XError
 from Xlib.xobject.drawable import Window
 
 from edgedec.apps.type.text_place import Application
+from edgedec.system.processes import environment
 
 _PRIVATE = ("(incognito)", "inprivate", "private browsing")
 """In titles of browsers' private windows, if the browser speaks English."""
@@ -56,9 +56,6 @@ class FrontProgram:
 
 def _qt_scale(pid: int) -> float:
     """Returns QT_SCALE_FACTOR in a program's environment; 1 if there is none, or it is hidden."""
-    with suppress(OSError, ValueError):
-        for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            name, _, value = variable.partition(b"=")
-            if name == b"QT_SCALE_FACTOR":
-                return max(float(value), 1.0)
+    with suppress(ValueError):
+        return max(float(environment(pid).get("QT_SCALE_FACTOR", "1")), 1.0)
     return 1.0
