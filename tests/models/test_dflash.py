@@ -295,7 +295,7 @@ def check(passes: BlockPasses, oracle: Oracle, text: list[int], n_levels: int) -
 
 
 def follow(passes: BlockPasses, oracle: Oracle, text: list[int], more: list[int]) -> list[int]:
-    """Returns ``text`` with ``more`` behind it, of which the states are known to the drafter."""
+    """Returns ``text`` and ``more``; the drafter learns all hidden states but the last."""
     n_known, text = len(text) - 1, [*text, *more]
     states = oracle.states(text[:-1])
     passes.learn(n_known, {layer: rows[n_known:] for layer, rows in states.items()})
@@ -456,7 +456,7 @@ def test_a_drafter_of_dflash_2_says_what_torch_does(
 def test_rows_of_other_texts_do_not_reach_a_block_of_dflash_2(
     toy: Toy, second: Oracle, tmp_path: Path
 ) -> None:
-    """In a pass of two texts, of which the second is a block alone."""
+    """Two texts share a pass. The second is only a block."""
     with opened(toy, second, tmp_path, **SECOND) as engine:
         drafter, found = drafter_of(engine), []
         texts = [list(TOKENS), [*TOKENS[:9], 4, 4, 8]]

@@ -131,9 +131,9 @@ class BlockPasses(LevelPasses, FeaturePasses):
         return rows if pairs is None else _with_pairs(rows, pairs, before, weights)
 
     def _first_missing(self, n_read: int) -> int:
-        """Returns the first place to read of a text of which ``n_read`` tokens are read.
+        """Returns where reading goes on, in tokens of the text. n_read: tokens in the KV cache.
 
-        Where features between are lacking, all is read again from the first that is known.
+        If features are missing there, reading starts again at the first known ones.
         """
         return max(self._text.start + n_read, self._text.features.first)
 

@@ -43,7 +43,7 @@ class HeadText:
         self.features = TextFeatures(width)
 
     def learn(self, place: int, rows: Float32, n_read: int) -> None:
-        """Takes the features of tokens from ``place`` on, of which ``n_read`` have been read.
+        """Takes the features of tokens from ``place`` on. n_read: tokens in the head's KV cache.
 
         Where there are more to read than there should be, the earliest are forgotten.
         """
