@@ -122,7 +122,7 @@ def write_result(result: Result, path: Path) -> Path:
     document = to_document(result)
     _validator()(document)
     if path.is_dir():
-        path = path / _file_name(result)
+        path = _new_file(path, result)
     try:
         with replacing(path) as file:
             text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
@@ -132,11 +132,16 @@ def write_result(result: Result, path: Path) -> Path:
     return path
 
 
-def _file_name(result: Result) -> str:
+def _new_file(folder: Path, result: Result) -> Path:
     time = result.created.replace("-", "").replace(":", "")
     named = "-".join(part for part in (result.label, result.bundle["name"], result.kind) if part)
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in named)
-    return f"{time}-{safe[:100]}.json"
+    first = path = folder / f"{time}-{safe[:100]}.json"
+    number = 2
+    while path.exists():  # Another run ended in the same second.
+        path = first.with_stem(f"{first.stem}-{number}")
+        number += 1
+    return path
 
 
 def read_result(path: Path) -> Result:

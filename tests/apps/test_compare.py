@@ -74,6 +74,9 @@ def test_a_folder_gets_a_file_with_a_name(tmp_path: Path) -> None:
     path = write_result(result, tmp_path)
     assert path == tmp_path / "20260102T030405Z-.._shelf_3-smol-passes.json"
     assert read_result(path) == result
+    other = write_result(dataclasses.replace(result, threads=1), tmp_path)
+    assert other == path.with_stem(f"{path.stem}-2")
+    assert read_result(path) == result
 
 
 @pytest.mark.parametrize(
@@ -284,6 +287,8 @@ def test_against_the_last_result(make: Make, cli: Cli, tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "out of the band 0.95 to inf: tg16 of 2026-01-03T00:00:00Z 0.500" in done.err
     assert cli("compare", new, "--against-last", tmp_path, "--band", "0.4").exit_code == 0
+    at_once = make("at-once.json", created="2026-01-03T00:00:00Z").path
+    assert cli("compare", at_once, "--against-last", tmp_path, "--band", "1.5").exit_code == 0
     first = tmp_path / "old.json"
     assert "no earlier result" in cli("compare", first, "--against-last", tmp_path).error
     assert "one file" in cli("compare", new, first, "--against-last", tmp_path).error
