@@ -15,7 +15,7 @@ from edgedec.apps.console.facts import print_facts
 from edgedec.apps.console.progress import ProgressBars, bytes_amount
 from edgedec.apps.console.terminal import bytes_text, print_json
 from edgedec.apps.options import common as options
-from edgedec.kernels import packed_nbytes
+from edgedec.kernels.cpu import packed_nbytes
 from edgedec.models.blocks import head_weight
 from edgedec.models.bundle_files import damaged_files
 from edgedec.models.graph import ANY_TRIPLE

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedec import kernels
+from edgedec.kernels import limits
 from edgedec.system.machine import last_caches
 from edgedec.system.memory import memory_bytes
 from edgedec.system.processors import physical_cores
@@ -27,7 +27,7 @@ def measured_read_rate() -> float:
     cached = max((cache.size_bytes for cache in last_caches()), default=0)
     n_bytes = min(max(_MIN_BYTES, 4 * cached), _MAX_BYTES, (available or total) // 8)
     try:
-        return kernels.read_rate(np.ones(n_bytes, np.uint8), physical_cores(), _MEASURED_S)
+        return limits.read_rate(np.ones(n_bytes, np.uint8), physical_cores(), _MEASURED_S)
     except (RuntimeError, OSError, MemoryError):
         return _UNKNOWN_RATE
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.kernels import PANEL, pack
+from edgedec.kernels.cpu import PANEL, pack
 from edgedec.models.families import weight_shapes
 from edgedec.models.layer_inputs import LAYER_TABLE
 from edgedec.models.rope import rope_names, rope_tables, ropes_of

@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 
-from edgedec import kernels
 from edgedec.apps.measuring.loop import Sample
 from edgedec.apps.peers.client import PeerError, Worker
+from edgedec.kernels import limits
 from edgedec.system.energy import EnergyMeter
 from edgedec.system.machine import last_caches
 from edgedec.system.memory import memory_bytes
@@ -124,9 +124,9 @@ def limit_jobs(n_threads: int) -> list[LimitJob]:
     """Returns the jobs for reading speed, of one thread, too, and multiplying speed."""
     buffer = np.ones(read_buffer_bytes(), np.uint8)
     return [
-        LimitJob(READ, lambda: 1e-9 * kernels.read_rate(buffer, n_threads, _LIMIT_S)),
-        LimitJob(READ_ALONE, lambda: 1e-9 * kernels.read_rate(buffer, 1, _LIMIT_S)),
-        LimitJob(MULTIPLY, lambda: 1e-9 * kernels.multiply_rate(n_threads, _LIMIT_S)),
+        LimitJob(READ, lambda: 1e-9 * limits.read_rate(buffer, n_threads, _LIMIT_S)),
+        LimitJob(READ_ALONE, lambda: 1e-9 * limits.read_rate(buffer, 1, _LIMIT_S)),
+        LimitJob(MULTIPLY, lambda: 1e-9 * limits.multiply_rate(n_threads, _LIMIT_S)),
     ]
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgedec import kernels
 from edgedec.apps.bench.jobs import (
     MULTIPLY,
     READ,
@@ -24,6 +23,7 @@ from edgedec.apps.measuring.facts import build_facts, device_facts
 from edgedec.apps.measuring.loop import Measurement, Plan, Series
 from edgedec.apps.measuring.summary import summarize
 from edgedec.apps.peers.instruction_sets import instruction_set, is_lesser
+from edgedec.kernels import cpu
 from edgedec.models.manifest import BundleManifest
 
 Row = dict[str, Any]
@@ -66,7 +66,7 @@ def make_document(outcome: Outcome) -> dict[str, Any]:
             READ: read_gb_s.maximum,
             READ_ALONE: measurement.series[READ_ALONE].summary.maximum,
             MULTIPLY: int8_gmac_s.maximum,
-            "isa": kernels.active_isa(),
+            "isa": cpu.active_isa(),
             "read_buffer_bytes": read_buffer_bytes(),
         },
         "runtimes": [

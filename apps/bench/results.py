@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from edgedec import kernels
 from edgedec.apps.bench.jobs import MULTIPLY, READ, job_name
 from edgedec.apps.bench.prompts_report import Outcome as PromptsOutcome
 from edgedec.apps.bench.prompts_rows import lost_share
@@ -15,6 +14,7 @@ from edgedec.apps.measuring.facts import build_facts
 from edgedec.apps.measuring.loop import Measurement
 from edgedec.apps.results.recording import RunMeasurement, texts_sha256
 from edgedec.apps.results.result import Quantity, Scalar
+from edgedec.kernels import cpu
 
 
 def measured_passes(outcome: Outcome) -> RunMeasurement:
@@ -48,7 +48,7 @@ def measured_passes(outcome: Outcome) -> RunMeasurement:
         lost_share=measurement.lost_share,
         bound=measurement.bounds.lost_share,
         limits={
-            "isa": kernels.active_isa(),
+            "isa": cpu.active_isa(),
             "read_gb_s": measurement.series[READ].summary.maximum,
             "int8_gmac_s": measurement.series[MULTIPLY].summary.maximum,
         },

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edgedec import kernels
 from edgedec.apps.bench.jobs import Test
+from edgedec.kernels import cpu
 from edgedec.models.blocks import head_weight
 from edgedec.models.families import weight_shapes
 from edgedec.models.layer_inputs import LAYER_TABLE
@@ -61,7 +61,7 @@ def read_work(entry: ModelEntry) -> Work | None:
         n, k = shape
         n_all, n_used = (config.n_experts, config.n_experts_used) if ".experts." in name else (1, 1)
         fmt = entry.format_of(name).index
-        n_bytes += n_used * kernels.packed_nbytes(fmt, n // n_all, k)
+        n_bytes += n_used * cpu.packed_nbytes(fmt, n // n_all, k)
         if name == head:
             head_macs = n * k
         else:

@@ -7,7 +7,8 @@ import hashlib
 import platform
 from typing import Any
 
-from edgedec import __version__, kernels
+from edgedec import __version__
+from edgedec.kernels import cpu, library
 from edgedec.system.machine import read_cpu
 
 
@@ -21,11 +22,11 @@ def build_facts() -> dict[str, Any]:
     """Returns which versions run."""
     import onnxruntime  # its package has another name for each kind of device
 
-    library = hashlib.sha256(kernels.library_path().read_bytes()).hexdigest()
+    kernels = hashlib.sha256(library.library_path().read_bytes()).hexdigest()
     return {
         "edgedec": __version__,
-        "kernels_sha256": library[:16],
-        "isa": kernels.active_isa(),
+        "kernels_sha256": kernels[:16],
+        "isa": cpu.active_isa(),
         "onnxruntime": onnxruntime.__version__,
         "python": platform.python_version(),
     }

@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from edgedec import __version__, kernels
+from edgedec import __version__
 from edgedec.apps.measuring.installed import Requirement, extras
+from edgedec.kernels import cpu, library
 from edgedec.system.device import read_device
 from edgedec.system.machine import last_caches, read_cpu, system_name
 from edgedec.system.memory import memory_bytes
@@ -76,16 +77,16 @@ def _examine_kernels(problems: list[str]) -> dict[str, Any]:
         "active_isa": None,
         "EDGEDEC_ISA": os.environ.get("EDGEDEC_ISA"),
     }
-    if not kernels.has_library():
+    if not library.has_library():
         problems.append(
             "the kernel library is not built: run `pip install --no-build-isolation -e .` in the "
             "checkout, or `make run`"
         )
         return facts
-    facts["library"] = str(kernels.library_path())
+    facts["library"] = str(library.library_path())
     try:
-        facts["available_isas"] = list(kernels.available_isas())
-        facts["active_isa"] = kernels.active_isa()
+        facts["available_isas"] = list(cpu.available_isas())
+        facts["active_isa"] = cpu.active_isa()
     except (RuntimeError, ValueError, OSError) as error:
         problems.append(f"the kernels cannot be used: {error}")
     return facts

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.to_onnx.messages import load_model
-from edgedec.kernels import PackedMatrix, embed, unpack_rows
+from edgedec.kernels.cpu import PackedMatrix
+from edgedec.kernels.embed_op import embed, unpack_rows
 from edgedec.models.draft_heads import HeadEntry, head_shapes
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import weight_shapes

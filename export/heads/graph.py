@@ -29,7 +29,7 @@ from edgedec.export.to_onnx.passes.fuse_head_norm import fuse_head_norm
 from edgedec.export.to_onnx.passes.merge_projections import merge_projections
 from edgedec.export.to_onnx.passes.pack_matrices import pack_matrices
 from edgedec.export.to_onnx.passes.remove_unused import remove_unused
-from edgedec.kernels import pack
+from edgedec.kernels.cpu import pack
 from edgedec.models.blocks import head_weight
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import (

@@ -14,7 +14,8 @@ from edgedec.export.kv_panels import KV_FORMAT
 from edgedec.export.to_onnx.graph import attributes
 from edgedec.export.to_onnx.messages import load_model
 from edgedec.export.verifying.verify import Logits
-from edgedec.kernels import PANEL, has_library, library_path
+from edgedec.kernels.cpu import PANEL
+from edgedec.kernels.library import has_library, library_path
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (
     ATTENTION_BIAS,

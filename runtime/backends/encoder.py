@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from edgedec import kernels
+from edgedec.kernels import library
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import SessionError
 from edgedec.models.graph import INPUT_IDS, KV_PARTS, Capabilities, past_port, present_port
@@ -115,7 +115,7 @@ class Encoder:
         affinity: Affinity,
     ) -> None:
         """Opens it. config: of the decoder. A BundleError where it is none of its encoders."""
-        custom_ops = kernels.library_path() if kernels.has_library() else None
+        custom_ops = library.library_path() if library.has_library() else None
         self._affinity = affinity
         self._session: onnxruntime.InferenceSession | None = open_graph(
             graph, threads, providers, custom_ops, affinity

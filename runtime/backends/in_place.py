@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
-from edgedec import kernels
+from edgedec.kernels import cpu, library
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.graph import (
@@ -62,18 +62,18 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
 
     def __init__(self, graph: GraphToRun) -> None:
         bundled = graph.path.parents[1] / BUNDLED_KERNELS
-        if not kernels.has_library() and bundled.is_file():
+        if not library.has_library() and bundled.is_file():
             from edgedec.runtime.backends.trust import check_trusted
 
             check_trusted(bundled)
-            kernels.lend_library(bundled)
-        if not kernels.has_library():
+            library.lend_library(bundled)
+        if not library.has_library():
             raise BundleError(
                 f"{graph.path} needs edgedec's kernels, which this installation lacks: reinstall "
                 "edgedec with a C++ compiler present, or export with a portable graph"
             )
         try:
-            kernels.active_isa()
+            cpu.active_isa()
         except RuntimeError as error:  # EDGEDEC_ISA, most likely
             raise ConfigError(str(error)) from None
         _warn_of_slow_kernels()
@@ -374,7 +374,7 @@ def check_kv_cache(graph: Path, contract: GraphContract, config: ModelConfig) ->
 @functools.cache
 def _warn_of_slow_kernels() -> None:
     """Says once that this processor has no kernels of its own."""
-    if kernels.available_isas() == ("scalar",):
+    if cpu.available_isas() == ("scalar",):
         _log.warning(
             "this processor has none of the instruction sets that edgedec has kernels for: "
             "models give the same text, but many times slower"

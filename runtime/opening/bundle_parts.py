@@ -81,12 +81,12 @@ def identity(manifest: BundleManifest, threads: int, providers: tuple[str, ...])
 
     Kernels are known by when they were built.
     """
-    from edgedec import kernels  # not needed before there is a bundle
+    from edgedec.kernels import cpu, library
 
     weights = sorted((path, entry.sha256) for path, entry in manifest.files.items())
     built: tuple[object, ...] = ()
-    if kernels.has_library():
-        built = kernels.active_isa(), kernels.library_path().stat().st_mtime_ns
+    if library.has_library():
+        built = cpu.active_isa(), library.library_path().stat().st_mtime_ns
     machine = architecture(), platform.node(), processors()
     return identity_of(weights, threads, *built, *machine, providers[:1])
 

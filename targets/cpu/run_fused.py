@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from onnxruntime import OrtValue
 
-from edgedec import kernels
+from edgedec.kernels import library
 from edgedec.kernels.thread_pool import ThreadPool
 from edgedec.runtime.backends.binding import Binding, empty_rows
 from edgedec.runtime.backends.in_place import (
@@ -34,7 +34,7 @@ class _Session:
     def __init__(
         self, graph: Path, providers: Sequence[str], threads: int, cores: Affinity
     ) -> None:
-        self.ort = open_graph(graph, 1, providers, kernels.library_path())
+        self.ort = open_graph(graph, 1, providers, library.library_path())
         self.pool = ThreadPool(threads, cores.processors)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from onnxruntime import OrtValue
 
-from edgedec import kernels
+from edgedec.kernels import library
 from edgedec.models.graph import (
     PARENTS,
     POSITION_IDS,
@@ -43,7 +43,7 @@ class FusedKVMaps:
         self._affinity = affinity or Affinity()
         self._runner = PassRunner()
         self._session = open_graph(
-            graph, threads, providers, kernels.library_path(), self._affinity
+            graph, threads, providers, library.library_path(), self._affinity
         )
         self._ports = {port.name for port in self._session.get_inputs()}
         self._tables: PositionTables | None = None

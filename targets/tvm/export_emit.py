@@ -16,7 +16,7 @@ from tvm import relax
 
 from edgedec.export.kv_panels import kv_place
 from edgedec.export.weights_file import StoredTensor
-from edgedec.kernels import packed_nbytes
+from edgedec.kernels.cpu import packed_nbytes
 from edgedec.models.blocks import Ops
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError

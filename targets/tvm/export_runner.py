@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from edgedec.export.verifying.verify import Logits
 from edgedec.export.weights_file import WEIGHTS_FILE
-from edgedec.kernels import PANEL
+from edgedec.kernels.cpu import PANEL
 from edgedec.kernels.tvm_program import RUNTIME_NAMES, Program, as_array, as_tensor
 from edgedec.models.config import ModelConfig
 from edgedec.models.graph import (

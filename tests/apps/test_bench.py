@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec import kernels
 from edgedec.apps.bench import command as bench_verb
 from edgedec.apps.bench.jobs import Test as BenchTest
 from edgedec.apps.bench.jobs import make_tests, read_buffer_bytes
@@ -25,6 +24,7 @@ from edgedec.apps.peers import EDGEDEC, PEERS, Runtime, edgedec_adapter
 from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.apps.peers.instruction_sets import instruction_set
 from edgedec.apps.results.result import read_result
+from edgedec.kernels import cpu, library
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.system.machine import last_caches
@@ -36,7 +36,7 @@ TINY = ("-p", 8, "-n", 2, "-m", "1,2", "-t", 2, "-r", 2, "--allow-noise")
 
 @pytest.fixture(autouse=True)
 def _library() -> None:
-    if not kernels.has_library():
+    if not library.has_library():
         pytest.skip("the compiled kernels are missing")
 
 
@@ -85,7 +85,7 @@ def test_json_says_what_ran_where(document: dict[str, Any]) -> None:
     assert document["limits"]["read_gb_s"] > 0
     assert document["limits"]["read_alone_gb_s"] > 0
     assert document["limits"]["int8_gmac_s"] > 0
-    assert document["limits"]["isa"] == kernels.active_isa()
+    assert document["limits"]["isa"] == cpu.active_isa()
     assert document["threads"] == 2
     assert document["weight_bytes"] > 1e7
     assert document["device"]["n_usable"] >= 1

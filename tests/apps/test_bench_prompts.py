@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import edgedec
-from edgedec import kernels
 from edgedec.apps.bench import prompts as bench_prompts
 from edgedec.apps.bench.prompts_jobs import Method, TimedOutput
 from edgedec.apps.measuring.disturbance import MeasuringWindow
 from edgedec.apps.peers import PEERS, Runtime
+from edgedec.kernels import library
 from edgedec.models.errors import SessionError
 
 Cli = Callable[..., Any]
@@ -32,7 +32,7 @@ LINES: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def _library() -> None:
-    if not kernels.has_library():
+    if not library.has_library():
         pytest.skip("the compiled kernels are missing")
 
 

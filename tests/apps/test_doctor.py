@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from edgedec import kernels
 from edgedec.apps import doctor
 from edgedec.apps.measuring import installed
+from edgedec.kernels import library
 from edgedec.system import machine
 from edgedec.targets import device_target, reporting_targets, target_module
 from edgedec.targets.qnn import run_report
@@ -31,7 +31,7 @@ def test_json(cli: Cli) -> None:
     assert set(providers) == {place.name for place in device_target("ort").places}
     assert all(install is None or "pip install" in install for install in providers.values())
     assert report["kernels"]["active_isa"] in report["kernels"]["available_isas"]
-    assert report["kernels"]["library"] == str(kernels.library_path())
+    assert report["kernels"]["library"] == str(library.library_path())
     assert {"grammar", "optimum", "dev"} <= set(report["extras"])
     assert report["extras"]["grammar"]["packages"]["llguidance"] == metadata.version("llguidance")
     assert report["problems"] == []
@@ -78,7 +78,7 @@ def test_a_missing_package_is_named_with_its_command(
 
 
 def test_a_missing_library_is_a_problem(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "has_library", lambda: False)
+    monkeypatch.setattr(library, "has_library", lambda: False)
     done = cli("doctor")
     assert done.exit_code == 1
     assert "problem: the kernel library is not built" in done.out
@@ -120,5 +120,5 @@ def test_requirement_lines(line: str, name: str, bounds: str, extra: str | None)
 
 
 def test_paths_are_printed_in_one_piece(cli: Callable[..., Any]) -> None:
-    library = kernels.library_path()
-    assert any(line.endswith(str(library)) for line in cli("doctor").out.splitlines())
+    path = library.library_path()
+    assert any(line.endswith(str(path)) for line in cli("doctor").out.splitlines())

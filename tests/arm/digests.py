@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 import edgedec
-from edgedec import kernels
+from edgedec.kernels import cpu, embed_op, linear_op, row_stats_op
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
 from edgedec.runtime.sequences.token_tree import TokenTree
 
@@ -68,22 +68,22 @@ def matrix_digests(fmt: QuantFormat, rng: np.random.Generator) -> dict[str, str]
     """Returns the digests of packing, embedding and multiplying a matrix of one format."""
     n, k = 35, 512
     plain = plain_matrix(fmt, n, k, rng)
-    packed = kernels.pack(
+    packed = cpu.pack(
         fmt.index, plain.codes, plain.scale, plain.minimum, plain.sub_scale, plain.sub_minimum
     )
-    matrix = kernels.PackedMatrix(packed, fmt.index, n, k, numbers(rng, n))
-    gates = [kernels.PackedMatrix(packed, fmt.index, n, k)] * 2
+    matrix = cpu.PackedMatrix(packed, fmt.index, n, k, numbers(rng, n))
+    gates = [cpu.PackedMatrix(packed, fmt.index, n, k)] * 2
     x = numbers(rng, 21, k) * np.ldexp(1.0, rng.integers(-9, 9, (21, 1))).astype(np.float32)
     norm_weight, residual = numbers(rng, k), numbers(rng, 21, n)
     return {
         "pack": sha256(packed),
-        "embed": sha256(kernels.unpack_rows(matrix, 0, n)),
+        "embed": sha256(embed_op.unpack_rows(matrix, 0, n)),
         "linear": sha256(
-            kernels.linear(
+            linear_op.linear(
                 x, [matrix], norm_weight=norm_weight, epsilon=1e-5, residual=residual, n_threads=2
             )
         ),
-        "gate": sha256(kernels.linear(x, gates, gate=True)),
+        "gate": sha256(linear_op.linear(x, gates, gate=True)),
     }
 
 
@@ -96,18 +96,18 @@ def attention_digests(rng: np.random.Generator) -> dict[str, str]:
     rope = numbers(rng, capacity, d // 2), numbers(rng, capacity, d // 2)
     keys = numbers(rng, n_kv_heads, capacity // 16, d, 16).astype(np.float16)
     values = numbers(rng, n_kv_heads, capacity, d).astype(np.float16)
-    y = kernels.attention(qkv, positions, parents, past, rope, (keys, values), n_threads=2)
+    y = cpu.attention(qkv, positions, parents, past, rope, (keys, values), n_threads=2)
     digests = {"attention": sha256(y), "keys": sha256(keys), "values": sha256(values)}
     prefix = 4 * numbers(rng, past, qkv.shape[1])
     for name, kv_format in {"int8": 1, "k5v4": 2}.items():
         keys, values = (
             np.zeros((n_kv_heads, capacity // 16, nbytes), np.uint8)
-            for nbytes in kernels.kv_block_nbytes(d, kv_format)
+            for nbytes in cpu.kv_block_nbytes(d, kv_format)
         )
         options = {"kv_format": kv_format, "n_threads": 2}
         before = np.arange(past)
-        kernels.attention(prefix, before, before - 1, 0, rope, (keys, values), **options)
-        y = kernels.attention(qkv, positions, parents, past, rope, (keys, values), **options)
+        cpu.attention(prefix, before, before - 1, 0, rope, (keys, values), **options)
+        y = cpu.attention(qkv, positions, parents, past, rope, (keys, values), **options)
         arrays = {"attention": y, "keys": keys, "values": values}
         digests |= {f"{name} {part}": sha256(array) for part, array in arrays.items()}
     return digests
@@ -116,7 +116,7 @@ def attention_digests(rng: np.random.Generator) -> dict[str, str]:
 def row_stats_digests(rng: np.random.Generator) -> dict[str, str]:
     """Returns the digests of the statistics of rows longer than one block."""
     names = ("argmax", "log_sum_exp", "entropy", "top_ids", "top_logits")
-    values = kernels.row_stats(16 * numbers(rng, 3, 9001), n_threads=2)
+    values = row_stats_op.row_stats(16 * numbers(rng, 3, 9001), n_threads=2)
     return {f"stats {name}": sha256(value) for name, value in zip(names, values, strict=True)}
 
 
@@ -149,7 +149,7 @@ def logits_digests(bundle: str) -> dict[str, str]:
 def main() -> None:
     what, *arguments = sys.argv[1:]
     digests = logits_digests(*arguments) if what == "logits" else kernel_digests()
-    print(json.dumps({"isa": kernels.active_isa(), "digests": digests}))
+    print(json.dumps({"isa": cpu.active_isa(), "digests": digests}))
 
 
 if __name__ == "__main__":

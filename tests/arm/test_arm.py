@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import cpu
 from tests.other_machines import MAIN
 
 from .conftest import OldMachine
@@ -17,7 +17,7 @@ from .conftest import OldMachine
 ISAS = ("neoni8mm", "neondot", "scalar")
 DIGESTS = "tests/arm/digests.py"
 PROMPT = "Why is the sky blue?"
-AVAILABLE = "from edgedec import kernels; print(*kernels.available_isas())"
+AVAILABLE = "from edgedec.kernels import cpu; print(*cpu.available_isas())"
 
 SDOT = """
 import ctypes, mmap
@@ -83,8 +83,8 @@ def test_unusable_kernels_are_refused(cpu, isa, usable, arm, smollm2_bundle):
 def test_instruction_sets_here_agree(here, smollm2_bundle):
     """So that what equals one of them equals all."""
     for what in (["kernels"], ["logits", smollm2_bundle]):
-        found = [here.python(DIGESTS, *what, isa=isa).json for isa in kernels.available_isas()]
-        assert [one["isa"] for one in found] == list(kernels.available_isas())
+        found = [here.python(DIGESTS, *what, isa=isa).json for isa in cpu.available_isas()]
+        assert [one["isa"] for one in found] == list(cpu.available_isas())
         assert all(one["digests"] == found[0]["digests"] for one in found)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import cpu, library
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
 
 from ..isas import isa_params
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _library() -> None:
-    if not kernels.has_library():
+    if not library.has_library():
         pytest.skip("the compiled kernels are missing")
 
 
@@ -94,12 +94,12 @@ def random_plain(fmt: QuantFormat, n: int, k: int, rng: np.random.Generator) -> 
             return PlainTensor(fmt, codes, halves(0, step / 64), sub_scale=sub_scale)
 
 
-def pack_plain(plain: PlainTensor, bias: Array | None = None) -> kernels.PackedMatrix:
-    data = kernels.pack(
+def pack_plain(plain: PlainTensor, bias: Array | None = None) -> cpu.PackedMatrix:
+    data = cpu.pack(
         plain.format.index, plain.codes, plain.scale, plain.minimum,
         plain.sub_scale, plain.sub_minimum,
     )  # fmt: skip
-    return kernels.PackedMatrix(data, plain.format.index, *plain.shape, bias)
+    return cpu.PackedMatrix(data, plain.format.index, *plain.shape, bias)
 
 
 @pytest.fixture
@@ -108,15 +108,15 @@ def make_plain(rng: np.random.Generator) -> Callable[[QuantFormat, int, int], Pl
 
 
 @pytest.fixture
-def packed() -> Callable[..., kernels.PackedMatrix]:
+def packed() -> Callable[..., cpu.PackedMatrix]:
     return pack_plain
 
 
 @pytest.fixture
-def make_matrix(rng: np.random.Generator) -> Callable[..., kernels.PackedMatrix]:
+def make_matrix(rng: np.random.Generator) -> Callable[..., cpu.PackedMatrix]:
     """Returns a maker of random packed matrices."""
 
-    def make(fmt: QuantFormat, n: int, k: int, bias: Array | None = None) -> kernels.PackedMatrix:
+    def make(fmt: QuantFormat, n: int, k: int, bias: Array | None = None) -> cpu.PackedMatrix:
         return pack_plain(random_plain(fmt, n, k, rng), bias)
 
     return make
@@ -214,7 +214,7 @@ class AttentionCase:
         options = {"kv_format": self.format_index, **options}
         if self.key_offsets is not None:
             options["key_offsets"] = self.key_offsets
-        return kernels.attention(qkv, positions, parents, past, self.rope, cache, **options)
+        return cpu.attention(qkv, positions, parents, past, self.rope, cache, **options)
 
     def chain(self, qkv: Array, past: int = 0, **options: Any) -> Array:
         return self.run(qkv, np.arange(len(qkv)) - 1, past, **options)
@@ -328,7 +328,7 @@ def make_attention_case(
     if kv_format != "float16":
         keys, values = (
             np.full((n_kv_heads, n_blocks, nbytes), 0x7F, np.uint8)
-            for nbytes in kernels.kv_block_nbytes(head_size, KV_FORMATS[kv_format])
+            for nbytes in cpu.kv_block_nbytes(head_size, KV_FORMATS[kv_format])
         )
     else:
         keys = np.full((n_kv_heads, n_blocks, head_size, 16), np.nan, np.float16)

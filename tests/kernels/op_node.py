@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import library
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -42,7 +42,7 @@ def open_node(op, names, feeds, constants, attributes, n_threads=1):
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = n_threads
-    options.register_custom_ops_library(str(kernels.library_path()))
+    options.register_custom_ops_library(str(library.library_path()))
     return ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec import kernels
-from edgedec.kernels import library
+from edgedec.kernels import cpu, experts_op, head_norm_op, library, linear_op
 from edgedec.kernels.row_stats_op import RowStatsArgs
 from edgedec.models.quant import FORMATS
 
@@ -137,7 +136,7 @@ def test_linear(isa, name, rows, make_matrix, rng):
     out = aligned((rows, sum(columns)), np.float32)
 
     def run():
-        kernels.linear(x, matrices, norm_weight=norm, epsilon=1e-5, out=out, isa=isa)
+        linear_op.linear(x, matrices, norm_weight=norm, epsilon=1e-5, out=out, isa=isa)
 
     n_parallel = assert_no_line_is_shared(run, [out])
     assert n_parallel >= (2 if rows >= 16 else 1)
@@ -169,7 +168,7 @@ def test_head_norm(isa, n_heads, n_kv_heads, d, rows, rng):
     out = aligned(qkv.shape, np.float32)
 
     def run():
-        kernels.head_norm(qkv, weights, n_kv_heads, 1e-6, out=out, isa=isa)
+        head_norm_op.head_norm(qkv, weights, n_kv_heads, 1e-6, out=out, isa=isa)
 
     assert assert_no_line_is_shared(run, [out]) == (1 if rows > 16 else 0)
 
@@ -180,13 +179,13 @@ def test_experts(isa, rows, make_matrix, rng):
     parts = []
     for n, columns in ((inner, k), (inner, k), (k, inner)):
         data = np.stack([make_matrix(fmt, n, columns).data] * n_experts)
-        parts.append(kernels.PackedExperts(data, fmt.index, n, columns))
+        parts.append(experts_op.PackedExperts(data, fmt.index, n, columns))
     x = rng.standard_normal((rows, k)).astype(np.float32)
     router = rng.standard_normal((rows, n_experts)).astype(np.float32)
     out = aligned(x.shape, np.float32)
 
     def run():
-        kernels.experts(x, router, tuple(parts), n_used, residual=x, out=out, isa=isa)
+        experts_op.experts(x, router, tuple(parts), n_used, residual=x, out=out, isa=isa)
 
     assert assert_no_line_is_shared(run, [out]) == {1: 2, 8: 3, 40: 6}[rows]
 
@@ -209,10 +208,10 @@ def test_row_stats(isa, rows, rng):
 def test_shared_lines_are_seen(rng):
     """Results of one float32 a column and task end within a line: what the others must never do."""
     codes = rng.integers(0, 16, (32, 256), dtype=np.uint8)
-    data = kernels.pack(FORMATS["q4_0"].index, codes, np.ones((32, 8), np.float16))
-    matrix = kernels.PackedMatrix(data, FORMATS["q4_0"].index, 32, 256)
+    data = cpu.pack(FORMATS["q4_0"].index, codes, np.ones((32, 8), np.float16))
+    matrix = cpu.PackedMatrix(data, FORMATS["q4_0"].index, 32, 256)
     x = rng.standard_normal((1, 256)).astype(np.float32)
     whole = aligned((48,), np.float32)
     out = whole[4:36].reshape(1, 32)
-    regions = regions_of(lambda: kernels.linear(x, [matrix], out=out), [whole[:36]])
+    regions = regions_of(lambda: linear_op.linear(x, [matrix], out=out), [whole[:36]])
     assert [len(tasks) for tasks in regions[-1].values()].count(2) == 1

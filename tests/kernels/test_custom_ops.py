@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import embed_op, linear_op
 from edgedec.models.quant import FORMATS
 
 from .op_node import ERRORS, Node, open_node, refuses
@@ -19,7 +19,7 @@ def embed_node(make_matrix):
     ids = np.array([[0, N - 1, 7]], np.int64)
     attributes = {"format": table.format, "n": N, "k": K}
     node = Node("Embed", ["ids", "table"], {"ids": ids}, {"table": table.data}, attributes)
-    node.expected = kernels.embed(ids[0], table)[None]
+    node.expected = embed_op.embed(ids[0], table)[None]
     return node
 
 
@@ -43,7 +43,7 @@ def linear_node(make_matrix, rng):
         "k": K, "epsilon": 1e-5, "gate": 0,
     }  # fmt: skip
     node = Node("Linear", names, {"x": x, "residual": residual}, stored, attributes)
-    node.expected = kernels.linear(
+    node.expected = linear_op.linear(
         x[0], matrices, norm_weight=norm, epsilon=1e-5, residual=residual[0]
     )[None]
     return node
@@ -59,7 +59,7 @@ def gate_node(make_matrix, rng):
     }  # fmt: skip
     stored = {"w0": matrices[0].data, "w1": matrices[1].data}
     node = Node("Linear", ["x", "", "", "w0", "", "w1"], {"x": x}, stored, attributes)
-    node.expected = kernels.linear(x[0], matrices, gate=True)[None]
+    node.expected = linear_op.linear(x[0], matrices, gate=True)[None]
     return node
 
 

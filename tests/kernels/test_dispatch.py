@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import cpu
 
 ROOT = Path(__file__).parents[2]
 CPUINFO = Path("/proc/cpuinfo")
@@ -37,7 +37,7 @@ def test_usable_instruction_sets_are_those_that_linux_names() -> None:
         for word in line.split(":")[1].split()
     }
     expected = tuple(isa for isa, needed in NEEDED.items() if needed <= flags)
-    assert kernels.available_isas() == expected
+    assert cpu.available_isas() == expected
 
 
 def configure(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedec import kernels
-from edgedec.kernels import library
+from edgedec.kernels import cpu, embed_op, library, linear_op
 from edgedec.kernels.linear_op import LinearArgs
 from edgedec.models.quant import FORMATS
 
@@ -31,15 +31,10 @@ def matrix(make_matrix):
     return make_matrix(FORMATS["q4_1"], 20, 64)
 
 
-def test_exports_are_complete_and_sorted():
-    assert sorted(kernels.__all__) == kernels.__all__
-    assert all(hasattr(kernels, name) for name in kernels.__all__)
-
-
 def test_every_isa_is_tested(all_isas):
     """A new instruction set has to join the list in conftest.py."""
-    assert set(kernels.available_isas()) <= set(all_isas)
-    assert kernels.available_isas()[-1] == "scalar"
+    assert set(cpu.available_isas()) <= set(all_isas)
+    assert cpu.available_isas()[-1] == "scalar"
 
 
 def run_python(code, **environment):
@@ -72,13 +67,13 @@ def test_a_library_of_another_platform_is_one_line(tmp_path):
 
 
 def test_isa_is_chosen_by_environment():
-    code = "from edgedec import kernels; print(kernels.active_isa())"
+    code = "from edgedec.kernels import cpu; print(cpu.active_isa())"
     assert run_python(code, EDGEDEC_ISA="scalar").stdout.strip() == "scalar"
-    assert run_python(code, EDGEDEC_ISA="").stdout.strip() == kernels.available_isas()[0]
+    assert run_python(code, EDGEDEC_ISA="").stdout.strip() == cpu.available_isas()[0]
 
 
 def test_unusable_isa_is_an_error_not_a_downgrade():
-    code = "from edgedec import kernels; kernels.active_isa()"
+    code = "from edgedec.kernels import cpu; cpu.active_isa()"
     error = run_python(code, EDGEDEC_ISA="sse9").stderr
     assert "RuntimeError" in error
     assert "EDGEDEC_ISA" in error
@@ -87,14 +82,14 @@ def test_unusable_isa_is_an_error_not_a_downgrade():
 
 def test_unknown_isa_argument(matrix):
     with pytest.raises(RuntimeError, match=r"cannot use 'sse9'; usable: .*scalar"):
-        kernels.linear(f32(1, 64), [matrix], isa="sse9")
+        linear_op.linear(f32(1, 64), [matrix], isa="sse9")
 
 
 def test_missing_library(monkeypatch, tmp_path):
     monkeypatch.setattr(kernels.__spec__, "submodule_search_locations", [str(tmp_path)])
-    assert not kernels.has_library()
+    assert not library.has_library()
     with pytest.raises(RuntimeError, match=r"compiled kernels .* are missing: install"):
-        kernels.library_path()
+        library.library_path()
 
 
 def test_library_that_is_no_library(monkeypatch, tmp_path):
@@ -103,7 +98,7 @@ def test_library_that_is_no_library(monkeypatch, tmp_path):
     library.open_library.cache_clear()
     try:
         with pytest.raises(RuntimeError, match=r"cannot use libedgedec_kernels\.so"):
-            kernels.available_isas()
+            cpu.available_isas()
     finally:
         library.open_library.cache_clear()
 
@@ -129,7 +124,7 @@ def test_struct_of_another_version():
 )
 def test_packed_nbytes_refuses(fmt, n, k, text):
     with pytest.raises(ValueError, match=re.escape(text)):
-        kernels.packed_nbytes(fmt, n, k)
+        cpu.packed_nbytes(fmt, n, k)
 
 
 CODES = np.zeros((4, 64), np.uint8)
@@ -155,7 +150,7 @@ SCALE = np.zeros((4, 2), np.float16)
 )
 def test_pack_refuses(arguments, text):
     with pytest.raises(ValueError, match=re.escape(text)):
-        kernels.pack(*arguments)
+        cpu.pack(*arguments)
 
 
 def test_packed_matrix_refuses(matrix):
@@ -175,7 +170,7 @@ def test_odd_addresses_are_refused(matrix):
     with pytest.raises(ValueError, match=r"packed matrix: got address % 4 = \d, expected 0"):
         dataclasses.replace(matrix, data=at_odd_address(matrix.data))
     with pytest.raises(ValueError, match="x: got elements at odd addresses"):
-        kernels.linear(at_odd_address(f32(1, 64)), [matrix])
+        linear_op.linear(at_odd_address(f32(1, 64)), [matrix])
 
 
 @pytest.mark.parametrize(
@@ -194,24 +189,24 @@ def test_odd_addresses_are_refused(matrix):
 )
 def test_linear_refuses(matrix, x, options, text):
     with pytest.raises(ValueError, match=re.escape(text)):
-        kernels.linear(x, [matrix], **options)
+        linear_op.linear(x, [matrix], **options)
 
 
 def test_linear_refuses_matrices(matrix):
     x = f32(1, 64)
     for count in (0, 4):
         with pytest.raises(ValueError, match=f"got {count} matrices, expected 1 to 3"):
-            kernels.linear(x, [matrix] * count)
+            linear_op.linear(x, [matrix] * count)
     with pytest.raises(ValueError, match="gate expects no bias"):
-        kernels.linear(x, [matrix, dataclasses.replace(matrix, bias=f32(20))], gate=True)
+        linear_op.linear(x, [matrix, dataclasses.replace(matrix, bias=f32(20))], gate=True)
     with pytest.raises(ValueError, match="gate expects no residual"):
-        kernels.linear(x, [matrix, matrix], gate=True, residual=f32(1, 20))
+        linear_op.linear(x, [matrix, matrix], gate=True, residual=f32(1, 20))
 
 
 @pytest.mark.parametrize("ids", [i64(20), i64(-1), i64(3, 2**40)])
 def test_embed_refuses_foreign_ids(matrix, ids):
     with pytest.raises(ValueError, match=r"ids: got .* expected 0 and up, below 20"):
-        kernels.embed(ids, matrix)
+        embed_op.embed(ids, matrix)
 
 
 def attention(**changes):
@@ -224,7 +219,7 @@ def attention(**changes):
         "rope": (f32(9, 4), f32(9, 4)),
         "kv_cache": (np.zeros((2, 2, 8, 16), np.float16), np.zeros((2, 32, 8), np.float16)),
     }
-    return kernels.attention(**{**arguments, **changes})
+    return cpu.attention(**{**arguments, **changes})
 
 
 def halves(*shape):

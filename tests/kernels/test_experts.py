@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import cpu, experts_op, linear_op
 from edgedec.models.quant import FORMATS, ScaleKind
 
 EPSILON = 2.0**-24
@@ -36,7 +36,7 @@ class Mixture:
 
     def run(self, x, router, n_used=N_USED, **options):
         options = {"norm_weight": self.norm, "epsilon": 1e-6, "residual": x, **options}
-        return kernels.experts(x, router, self.packed, n_used, **options)
+        return experts_op.experts(x, router, self.packed, n_used, **options)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def make_mixture(make_plain, packed, rng):
             for f, shape in zip(formats, shapes, strict=True)
         )
         joined = tuple(
-            kernels.PackedExperts(
+            experts_op.PackedExperts(
                 np.stack([packed(one).data for one in own]), own[0].format.index, *own[0].shape
             )
             for own in plain
@@ -160,15 +160,15 @@ def test_shares_are_those_of_linear(isa, formats, make_mixture, rng):
     x[4, 33] *= 300  # an outlier is prepared in two planes
     found = mixture.run(x, router, isa=isa)
     gate, up, down = (
-        [kernels.PackedMatrix(data, own.format, own.n, own.k) for data in own.data]
+        [cpu.PackedMatrix(data, own.format, own.n, own.k) for data in own.data]
         for own in mixture.packed
     )
     options = {"norm_weight": mixture.norm, "epsilon": 1e-6, "isa": isa}
     expected, size = x.astype(np.float64), np.abs(x).astype(np.float64)
     for row, (ids, weights) in enumerate(zip(*routes(router, N_USED, True), strict=True)):
         for e, weight in zip(ids, weights, strict=True):
-            gated = kernels.linear(x[row : row + 1], [gate[e], up[e]], gate=True, **options)
-            part = weight * kernels.linear(gated, [down[e]], isa=isa)[0].astype(np.float64)
+            gated = linear_op.linear(x[row : row + 1], [gate[e], up[e]], gate=True, **options)
+            part = weight * linear_op.linear(gated, [down[e]], isa=isa)[0].astype(np.float64)
             expected[row] += part
             size[row] += np.abs(part)
     # A weight is off by some units in the last place, a sum by one for each term.
@@ -277,7 +277,7 @@ def test_what_does_not_fit_is_refused(make_mixture, rng, changes, text):
     x, router = mixture.inputs(rng, 2)
     values = {"x": x, "router": router, "n_used": N_USED, **changes}
     with pytest.raises(ValueError, match=text):
-        kernels.experts(values["x"], values["router"], mixture.packed, values["n_used"])
+        experts_op.experts(values["x"], values["router"], mixture.packed, values["n_used"])
 
 
 NAMES = ("x", "norm", "residual", "router", "gate", "up", "down")

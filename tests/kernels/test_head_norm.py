@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import head_norm_op
 
 EPSILON = 1e-6
 SHAPES = [(1, 2, 1, 8), (3, 4, 2, 64), (5, 1, 1, 20), (16, 3, 3, 6), (33, 16, 8, 128)]
@@ -33,7 +33,7 @@ def expected(qkv, weights, n_kv_heads):
 def test_against_float64(isa, rng, shape, guards):
     qkv, weights = make(rng, *shape)
     out = guards.copy(np.full_like(qkv, np.nan))
-    found = kernels.head_norm(
+    found = head_norm_op.head_norm(
         guards.copy(qkv), tuple(map(guards.copy, weights)), shape[2], EPSILON, out=out, isa=isa
     )
     assert found is out
@@ -47,12 +47,12 @@ def test_against_float64(isa, rng, shape, guards):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_values_without_weights(isa, rng, shape):
     qkv, weights = make(rng, *shape)
-    found = kernels.head_norm(qkv, weights, shape[2], EPSILON, norms_values=True, isa=isa)
-    plain = kernels.head_norm(qkv, weights, shape[2], EPSILON, isa=isa)
+    found = head_norm_op.head_norm(qkv, weights, shape[2], EPSILON, norms_values=True, isa=isa)
+    plain = head_norm_op.head_norm(qkv, weights, shape[2], EPSILON, isa=isa)
     values = -shape[2] * shape[3]
     np.testing.assert_array_equal(found[:, :values], plain[:, :values])
     ones = (np.ones(shape[3], np.float32),) * 2
-    whole = kernels.head_norm(np.ascontiguousarray(qkv[:, values:]), ones, 0, EPSILON, isa=isa)
+    whole = head_norm_op.head_norm(np.ascontiguousarray(qkv[:, values:]), ones, 0, EPSILON, isa=isa)
     np.testing.assert_array_equal(found[:, values:], whole)
 
 
@@ -60,28 +60,28 @@ def test_values_without_weights(isa, rng, shape):
 def test_queries_alone(isa, rng, shape):
     qkv, weights = make(rng, *shape)
     queries = np.ascontiguousarray(qkv[:, : shape[1] * shape[3]])
-    found = kernels.head_norm(queries, weights, 0, EPSILON, isa=isa)
-    whole = kernels.head_norm(qkv, weights, shape[2], EPSILON, isa=isa)
+    found = head_norm_op.head_norm(queries, weights, 0, EPSILON, isa=isa)
+    whole = head_norm_op.head_norm(qkv, weights, shape[2], EPSILON, isa=isa)
     np.testing.assert_array_equal(found, whole[:, : shape[1] * shape[3]])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_same_bits_on_every_isa(simd, rng, shape, same_bits):
     qkv, weights = make(rng, *shape)
-    found = kernels.head_norm(qkv, weights, shape[2], EPSILON, isa=simd)
-    assert same_bits(found, kernels.head_norm(qkv, weights, shape[2], EPSILON, isa="scalar"))
+    found = head_norm_op.head_norm(qkv, weights, shape[2], EPSILON, isa=simd)
+    assert same_bits(found, head_norm_op.head_norm(qkv, weights, shape[2], EPSILON, isa="scalar"))
 
 
 def test_a_row_alone_or_among_others(isa, rng, same_bits):
     qkv, weights = make(rng, 40, 4, 2, 20)
-    whole = kernels.head_norm(qkv, weights, 2, EPSILON, isa=isa, n_threads=3)
+    whole = head_norm_op.head_norm(qkv, weights, 2, EPSILON, isa=isa, n_threads=3)
     for i in range(len(qkv)):
-        alone = kernels.head_norm(qkv[i : i + 1], weights, 2, EPSILON, isa=isa)
+        alone = head_norm_op.head_norm(qkv[i : i + 1], weights, 2, EPSILON, isa=isa)
         assert same_bits(alone, whole[i : i + 1])
 
 
 def test_heads_of_zeros_stay_zeros(isa):
-    found = kernels.head_norm(
+    found = head_norm_op.head_norm(
         np.zeros((1, 48), np.float32), (np.ones(16, np.float32),) * 2, 1, EPSILON, isa=isa
     )
     assert not found.any()
@@ -93,7 +93,7 @@ def test_heads_of_zeros_stay_zeros(isa):
 )
 def test_wrong_shapes_are_refused(width, n_kv_heads, text):
     with pytest.raises(ValueError, match=text):
-        kernels.head_norm(
+        head_norm_op.head_norm(
             np.zeros((1, width), np.float32), (np.ones(16, np.float32),) * 2, n_kv_heads, EPSILON
         )
 
@@ -111,7 +111,7 @@ def node(rng):
 
 def test_inside_onnx_runtime(node, same_bits):
     weights = tuple(node.constants.values())
-    direct = kernels.head_norm(node.feeds["qkv"][0], weights, 2, EPSILON)
+    direct = head_norm_op.head_norm(node.feeds["qkv"][0], weights, 2, EPSILON)
     assert same_bits(node.run(n_threads=2)[0], direct)
     node.feeds["qkv"] = node.feeds["qkv"][:, :0]
     assert node.run().shape == (1, 0, 160)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import library
 from edgedec.models.quant import FORMATS
 
 onnx = pytest.importorskip("onnx")
@@ -31,7 +31,7 @@ def run(op, feeds, attributes):
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=11)
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.register_custom_ops_library(str(kernels.library_path()))
+    options.register_custom_ops_library(str(library.library_path()))
     session = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     return session.run(None, present)[0]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import limits
 
 BRIEF_S = 0.01
 
@@ -20,32 +20,32 @@ def is_plausible(measure: Callable[[], float]) -> bool:
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 def test_reading_has_a_plausible_rate(n_threads: int) -> None:
     data = np.ones(8 << 20, np.uint8)
-    assert is_plausible(lambda: kernels.read_rate(data, n_threads, BRIEF_S))
+    assert is_plausible(lambda: limits.read_rate(data, n_threads, BRIEF_S))
 
 
 def test_parts_that_do_not_divide_evenly() -> None:
-    assert kernels.read_rate(np.ones(3 * 4096 + 77, np.uint8), 3, BRIEF_S) > 0
+    assert limits.read_rate(np.ones(3 * 4096 + 77, np.uint8), 3, BRIEF_S) > 0
 
 
 def test_multiplying_has_a_plausible_rate(isa: str) -> None:
-    assert is_plausible(lambda: kernels.multiply_rate(2, BRIEF_S, isa))
+    assert is_plausible(lambda: limits.multiply_rate(2, BRIEF_S, isa))
 
 
 def test_multiplying_uses_the_active_isa() -> None:
-    assert kernels.multiply_rate(1, BRIEF_S) > 0
+    assert limits.multiply_rate(1, BRIEF_S) > 0
 
 
 def test_arguments_are_checked() -> None:
     data = np.ones(1 << 16, np.uint8)
     with pytest.raises(ValueError, match="n_threads is 0"):
-        kernels.read_rate(data, 0, BRIEF_S)
+        limits.read_rate(data, 0, BRIEF_S)
     with pytest.raises(ValueError, match="seconds is 0"):
-        kernels.multiply_rate(1, 0)
+        limits.multiply_rate(1, 0)
     with pytest.raises(ValueError, match="4096 or more for each thread"):
-        kernels.read_rate(data, 1000, BRIEF_S)
+        limits.read_rate(data, 1000, BRIEF_S)
     with pytest.raises(ValueError, match="expected uint8"):
-        kernels.read_rate(data.view(np.int8), 1, BRIEF_S)  # type: ignore[arg-type]
+        limits.read_rate(data.view(np.int8), 1, BRIEF_S)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="whole"):
-        kernels.read_rate(data[::2], 1, BRIEF_S)
+        limits.read_rate(data[::2], 1, BRIEF_S)
     with pytest.raises(RuntimeError, match="usable: "):
-        kernels.multiply_rate(1, BRIEF_S, "mmx")
+        limits.multiply_rate(1, BRIEF_S, "mmx")

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import linear_op
 from edgedec.models.quant import FORMATS, PlainTensor, ScaleKind
 
 EPSILON = 2.0**-24  # half a unit in the last place of 1, the error of one float32 rounding
@@ -69,7 +69,7 @@ def test_matches_float64(fmt, isa, k, make_plain, packed, rng):
         pytest.skip("two-level formats have whole super groups")
     plain = make_plain(fmt, 35, k)
     x = activations(rng, 5, k)
-    y = kernels.linear(x, [packed(plain)], isa=isa)
+    y = linear_op.linear(x, [packed(plain)], isa=isa)
     expected, bound = reference(plain, x)
     assert (np.abs(y - expected) <= bound).all()
 
@@ -78,7 +78,7 @@ def test_matches_float64(fmt, isa, k, make_plain, packed, rng):
 def test_n_of_any_size(fmt, isa, n, make_plain, packed, rng):
     plain = make_plain(fmt, n, 256)
     x = activations(rng, 3, 256)
-    y = kernels.linear(x, [packed(plain)], isa=isa, n_threads=2)
+    y = linear_op.linear(x, [packed(plain)], isa=isa, n_threads=2)
     expected, bound = reference(plain, x)
     assert (np.abs(y - expected) <= bound).all()
 
@@ -88,8 +88,8 @@ def test_simd_equals_scalar(fmt, simd, m, make_matrix, rng, same_bits):
     for n, k in [(48, 512), (21, 256)] + ([] if is_two_level(fmt) else [(20, 100), (3, 7)]):
         matrix = make_matrix(fmt, n, k)
         x = activations(rng, m, k)
-        scalar = kernels.linear(x, [matrix], isa="scalar")
-        assert same_bits(kernels.linear(x, [matrix], isa=simd), scalar)
+        scalar = linear_op.linear(x, [matrix], isa="scalar")
+        assert same_bits(linear_op.linear(x, [matrix], isa=simd), scalar)
 
 
 def test_rows_do_not_see_each_other(fmt, isa, make_matrix, rng, same_bits):
@@ -98,13 +98,13 @@ def test_rows_do_not_see_each_other(fmt, isa, make_matrix, rng, same_bits):
     norm = rng.standard_normal(512).astype(np.float32)
     options = {"norm_weight": norm, "epsilon": 1e-5, "isa": isa}
     x = activations(rng, 100, 512)
-    single = np.concatenate([kernels.linear(row[None], [matrix], **options) for row in x])
+    single = np.concatenate([linear_op.linear(row[None], [matrix], **options) for row in x])
     for m in (*range(1, 18), 33, 100):
         for n_threads in (1, 2):
-            y = kernels.linear(x[:m], [matrix], n_threads=n_threads, **options)
+            y = linear_op.linear(x[:m], [matrix], n_threads=n_threads, **options)
             assert same_bits(y, single[:m])
     for shift in range(1, 9):
-        assert same_bits(kernels.linear(x[shift:17], [matrix], **options), single[shift:17])
+        assert same_bits(linear_op.linear(x[shift:17], [matrix], **options), single[shift:17])
 
 
 def test_extremes(fmt, isa, make_plain, packed, rng):
@@ -116,7 +116,7 @@ def test_extremes(fmt, isa, make_plain, packed, rng):
     for code in (0, (1 << fmt.bits) - 1):
         if not fmt.is_float:
             plain.codes[...] = code
-        y = kernels.linear(x, [packed(plain)], isa=isa)
+        y = linear_op.linear(x, [packed(plain)], isa=isa)
         expected, bound = reference(plain, x)
         assert (np.abs(y - expected) <= bound).all()
         assert not y[2].any()
@@ -128,9 +128,9 @@ def test_huge_and_tiny_activations(fmt, isa, make_plain, packed, rng, same_bits)
     matrix = packed(plain)
     x = np.stack([rng.uniform(-1, 1, k) * size for size in (1e35, 1e-30, 1e-37, 1e-39, 1e-44)])
     x = x.astype(np.float32)
-    y = kernels.linear(x, [matrix], isa=isa)
+    y = linear_op.linear(x, [matrix], isa=isa)
     assert np.isfinite(y).all()
-    assert same_bits(y, kernels.linear(x, [matrix], isa="scalar"))
+    assert same_bits(y, linear_op.linear(x, [matrix], isa="scalar"))
     expected, bound = reference(plain, x[:2])
     assert (np.abs(y[:2] - expected) <= bound).all()
     assert (np.abs(y[2:]) < 1e-34).all()
@@ -143,10 +143,10 @@ def test_outlier_groups(fmt, isa, make_plain, packed, rng, same_bits):
     x = activations(rng, 19, k)
     for row, group in enumerate(rng.integers(0, k // 32, 19)):
         x[row, 32 * group + row] *= 300 if row % 3 else 1
-    y = kernels.linear(x, [packed(plain)], isa=isa, n_threads=2)
+    y = linear_op.linear(x, [packed(plain)], isa=isa, n_threads=2)
     expected, bound = reference(plain, x)
     assert (np.abs(y - expected) <= bound).all()
-    single = [kernels.linear(row[None], [packed(plain)], isa="scalar") for row in x]
+    single = [linear_op.linear(row[None], [packed(plain)], isa="scalar") for row in x]
     assert same_bits(y, np.concatenate(single))
 
 
@@ -157,17 +157,17 @@ def test_zero_scale(fmt, isa, make_plain, packed, rng):
     plain.scale[...] = 0
     if plain.minimum.size:
         plain.minimum[...] = 0
-    assert not kernels.linear(activations(rng, 3, 256), [packed(plain)], isa=isa).any()
+    assert not linear_op.linear(activations(rng, 3, 256), [packed(plain)], isa=isa).any()
 
 
 def test_one_bad_row_spoils_no_other(fmt, isa, make_matrix, rng, same_bits):
     matrix = make_matrix(fmt, 32, 256)
     x = activations(rng, 9, 256)
-    good = kernels.linear(x, [matrix], isa=isa)
+    good = linear_op.linear(x, [matrix], isa=isa)
     x[4, 17] = np.nan
     x[6, 200] = np.inf
     with np.errstate(invalid="ignore"):
-        y = kernels.linear(x, [matrix], isa=isa)
+        y = linear_op.linear(x, [matrix], isa=isa)
     kept = [0, 1, 2, 3, 5, 7, 8]
     assert same_bits(y[kept], good[kept])
 
@@ -182,9 +182,9 @@ def test_guard_bytes(fmt, isa, make_plain, packed, guards, rng, same_bits):
     norm = guards.copy(rng.standard_normal(k).astype(np.float32))
     residual = guards.copy(rng.standard_normal((10, 19)).astype(np.float32))
     options = {"norm_weight": norm, "epsilon": 1e-6, "residual": residual, "isa": isa}
-    expected = kernels.linear(x, [matrix], **options)
+    expected = linear_op.linear(x, [matrix], **options)
     out = guards.copy(np.zeros((10, 19), np.float32))
-    kernels.linear(x, [inside], out=out, n_threads=2, **options)
+    linear_op.linear(x, [inside], out=out, n_threads=2, **options)
     assert same_bits(out, expected)
 
 
@@ -194,15 +194,15 @@ def test_norm(isa, packed, rng, same_bits):
     x = activations(rng, 6, k)
     weight = rng.standard_normal(k).astype(np.float32)
     identity = packed(PlainTensor(FORMATS["f32"], np.eye(k, dtype=np.float32)))
-    normed = kernels.linear(x, [identity], norm_weight=weight, epsilon=1e-5, isa=isa)
+    normed = linear_op.linear(x, [identity], norm_weight=weight, epsilon=1e-5, isa=isa)
     wide = x.astype(np.float64)
     expected = wide / np.sqrt((wide**2).mean(axis=1, keepdims=True) + 1e-5) * weight
     np.testing.assert_allclose(normed, expected, rtol=(k / 16 + 8) * EPSILON)
     codes = rng.integers(0, 16, (24, k), dtype=np.uint8)
     scale = np.full((24, k // 32), 0.1, np.float16)
     matrix = packed(PlainTensor(FORMATS["q4_0"], codes, scale))
-    y = kernels.linear(x, [matrix], norm_weight=weight, epsilon=1e-5, isa=isa)
-    assert same_bits(y, kernels.linear(normed, [matrix], isa=isa))
+    y = linear_op.linear(x, [matrix], norm_weight=weight, epsilon=1e-5, isa=isa)
+    assert same_bits(y, linear_op.linear(normed, [matrix], isa=isa))
 
 
 def test_bias_then_residual(fmt, isa, make_matrix, rng, same_bits):
@@ -210,12 +210,12 @@ def test_bias_then_residual(fmt, isa, make_matrix, rng, same_bits):
     x = activations(rng, 4, 256)
     bias = rng.standard_normal(37).astype(np.float32)
     residual = rng.standard_normal((4, 37)).astype(np.float32)
-    plain = kernels.linear(x, [matrix], isa=isa)
+    plain = linear_op.linear(x, [matrix], isa=isa)
     biased = dataclasses.replace(matrix, bias=bias)
-    assert same_bits(kernels.linear(x, [biased], isa=isa), plain + bias)
-    y = kernels.linear(x, [biased], residual=residual, isa=isa)
+    assert same_bits(linear_op.linear(x, [biased], isa=isa), plain + bias)
+    y = linear_op.linear(x, [biased], residual=residual, isa=isa)
     assert same_bits(y, residual + (plain + bias))
-    kernels.linear(x, [biased], residual=residual, out=residual, isa=isa)
+    linear_op.linear(x, [biased], residual=residual, out=residual, isa=isa)
     assert same_bits(residual, y)
 
 
@@ -228,8 +228,8 @@ def test_three_matrices_side_by_side(isa, make_matrix, rng, same_bits):
         make_matrix(FORMATS["q6_k"], 16, 512),
     ]
     x = activations(rng, 11, 512)
-    y = kernels.linear(x, matrices, isa=isa, n_threads=2)
-    apart = [kernels.linear(x, [matrix], isa=isa) for matrix in matrices]
+    y = linear_op.linear(x, matrices, isa=isa, n_threads=2)
+    apart = [linear_op.linear(x, [matrix], isa=isa) for matrix in matrices]
     assert same_bits(y, np.concatenate(apart, axis=1))
 
 
@@ -237,17 +237,17 @@ def test_three_matrices_side_by_side(isa, make_matrix, rng, same_bits):
 def test_gate(isa, names, make_matrix, rng, same_bits):
     matrices = [make_matrix(FORMATS[name], 41, 256) for name in names]
     x = activations(rng, 19, 256)
-    gates, ups = (kernels.linear(x, [m], isa=isa).astype(np.float64) for m in matrices)
-    y = kernels.linear(x, matrices, gate=True, isa=isa, n_threads=2)
+    gates, ups = (linear_op.linear(x, [m], isa=isa).astype(np.float64) for m in matrices)
+    y = linear_op.linear(x, matrices, gate=True, isa=isa, n_threads=2)
     with np.errstate(over="ignore"):
         expected = gates / (1 + np.exp(-gates)) * ups
     # A gate below -87 is cut there: its silu is about 1e-36 instead of 0.
     np.testing.assert_allclose(y, expected, rtol=8 * EPSILON, atol=1e-28)
-    assert same_bits(y, kernels.linear(x, matrices, gate=True, isa="scalar"))
-    one_by_one = [kernels.linear(row[None], matrices, gate=True, isa=isa) for row in x]
+    assert same_bits(y, linear_op.linear(x, matrices, gate=True, isa="scalar"))
+    one_by_one = [linear_op.linear(row[None], matrices, gate=True, isa=isa) for row in x]
     assert same_bits(y, np.concatenate(one_by_one))
 
 
 def test_no_rows(isa, make_matrix):
-    y = kernels.linear(np.zeros((0, 256), np.float32), [make_matrix(FORMATS["q4_k"], 7, 256)])
+    y = linear_op.linear(np.zeros((0, 256), np.float32), [make_matrix(FORMATS["q4_k"], 7, 256)])
     assert y.shape == (0, 7)

@@ -13,7 +13,7 @@ PREPARE = """
 import resource
 from pathlib import Path
 import numpy as np
-from edgedec import kernels
+from edgedec.kernels import cpu
 
 ROWS, PAST, SIZE = 128, 4_000_000, 16  # a task wants some 40 MB
 CAPACITY = PAST + ROWS
@@ -36,7 +36,7 @@ def feed():
 
 DOOR = """
 def attend(past):
-    kernels.attention(qkv, positions, parents, past, rope, (keys, values), n_threads=3)
+    cpu.attention(qkv, positions, parents, past, rope, (keys, values), n_threads=3)
 
 attend(0)
 starve()

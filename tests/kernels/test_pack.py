@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from edgedec import kernels
-from edgedec.kernels import cpu
+from edgedec.kernels import cpu, embed_op
 from edgedec.models.quant import FORMATS, PlainTensor, ScaleKind
 
 
@@ -30,20 +29,20 @@ def test_embed_equals_dequantize(fmt, isa, make_plain, packed, same_bits):
     for n, k in sizes(fmt):
         plain = make_plain(fmt, n, k)
         ids = np.arange(n, dtype=np.int64)[::-1].copy()
-        rows = kernels.embed(ids, packed(plain), isa=isa, n_threads=2)
+        rows = embed_op.embed(ids, packed(plain), isa=isa, n_threads=2)
         assert same_bits(rows, plain.dequantize()[::-1].copy())
 
 
 def test_unpack_rows(fmt, make_plain, packed, same_bits):
     plain = make_plain(fmt, 40, 256)
-    assert same_bits(kernels.unpack_rows(packed(plain), 7, 33), plain.dequantize()[7:33])
+    assert same_bits(embed_op.unpack_rows(packed(plain), 7, 33), plain.dequantize()[7:33])
 
 
 def test_chunks_join_to_the_whole(fmt, make_plain, packed):
     plain = make_plain(fmt, 50, 512)
     whole = packed(plain).data
-    assert whole.size == kernels.packed_nbytes(fmt.index, 50, 512)
-    assert whole.size == kernels.packed_nbytes(fmt.index, 64, 512)
+    assert whole.size == cpu.packed_nbytes(fmt.index, 50, 512)
+    assert whole.size == cpu.packed_nbytes(fmt.index, 64, 512)
     chunks = []
     for start, stop in ((0, 16), (16, 48), (48, 50)):
         rows = {
@@ -61,7 +60,7 @@ def test_extreme_codes(fmt, code, isa, make_plain, packed, same_bits):
         pytest.skip("floats have no codes")
     plain = make_plain(fmt, 17, 256)
     plain.codes[...] = 0 if code == "zero" else (1 << fmt.bits) - 1
-    rows = kernels.embed(np.arange(17), packed(plain), isa=isa)
+    rows = embed_op.embed(np.arange(17), packed(plain), isa=isa)
     assert same_bits(rows, plain.dequantize())
 
 
@@ -69,7 +68,7 @@ def test_strided_fields_are_copied(fmt, make_plain, packed):
     plain = make_plain(fmt, 20, 256)
     fields = (plain.scale, plain.minimum, plain.sub_scale, plain.sub_minimum)
     strided = [np.asfortranarray(field) for field in (plain.codes, *fields)]
-    assert np.array_equal(kernels.pack(fmt.index, *strided), packed(plain).data)
+    assert np.array_equal(cpu.pack(fmt.index, *strided), packed(plain).data)
 
 
 def test_guard_bytes(fmt, isa, make_plain, packed, guards, same_bits):
@@ -78,5 +77,5 @@ def test_guard_bytes(fmt, isa, make_plain, packed, guards, same_bits):
     inside = dataclasses.replace(matrix, data=guards.copy(matrix.data))
     ids = guards.copy(np.array([0, 18, 5], np.int64))
     out = guards.copy(np.zeros((3, 256), np.float32))
-    kernels.embed(ids, inside, isa=isa, out=out)
+    embed_op.embed(ids, inside, isa=isa, out=out)
     assert same_bits(out, plain.dequantize()[ids])

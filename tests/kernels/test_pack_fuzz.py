@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgedec import kernels
-from edgedec.kernels import library
+from edgedec.kernels import cpu, embed_op, library, linear_op
 from edgedec.models.quant import FORMATS, PlainTensor, ScaleKind
 
 CANARY, MARGIN = 0xA5, 256
@@ -106,8 +105,8 @@ def assert_same(got, want):
 
 
 def pack_plain(plain):
-    data = kernels.pack(plain.format.index, *(getattr(plain, name) for name in FIELDS))
-    return kernels.PackedMatrix(data, plain.format.index, *plain.shape)
+    data = cpu.pack(plain.format.index, *(getattr(plain, name) for name in FIELDS))
+    return cpu.PackedMatrix(data, plain.format.index, *plain.shape)
 
 
 def pack_between_canaries(plain):
@@ -116,7 +115,7 @@ def pack_between_canaries(plain):
     args = library.PlainArgs(plain.format.index, n, k)
     for name in FIELDS:
         setattr(args, name, getattr(plain, name).ctypes.data)
-    out, whole = guarded((kernels.packed_nbytes(plain.format.index, n, k),), np.uint8)
+    out, whole = guarded((cpu.packed_nbytes(plain.format.index, n, k),), np.uint8)
     library.open_library().edgedec_pack(ctypes.byref(args), out.ctypes.data)
     assert_canaries(whole)
     return out
@@ -142,13 +141,13 @@ def test_reads_back_exactly(data):
     plain = data.draw(plains())
     (n, k), fmt = plain.shape, plain.format
     fields = [data.draw(layouts(getattr(plain, name))) for name in FIELDS]
-    packed = kernels.pack(fmt.index, *fields)
-    assert packed.size == kernels.packed_nbytes(fmt.index, n, k) == expected_nbytes(fmt, n, k)
+    packed = cpu.pack(fmt.index, *fields)
+    assert packed.size == cpu.packed_nbytes(fmt.index, n, k) == expected_nbytes(fmt, n, k)
     assert np.array_equal(packed, pack_between_canaries(plain))
     ids = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=12)), np.int64)
     out, whole = guarded((ids.size, k), np.float32)
-    isa = data.draw(st.sampled_from(kernels.available_isas()))
-    kernels.embed(ids, kernels.PackedMatrix(packed, fmt.index, n, k), out=out, isa=isa, n_threads=2)
+    isa = data.draw(st.sampled_from(cpu.available_isas()))
+    embed_op.embed(ids, cpu.PackedMatrix(packed, fmt.index, n, k), out=out, isa=isa, n_threads=2)
     assert_canaries(whole)
     with np.errstate(all="ignore"):
         assert_same(out, plain.dequantize()[ids])
@@ -156,9 +155,9 @@ def test_reads_back_exactly(data):
 
 @given(plains(), st.integers(0, 3))
 def test_panels_are_packed_alone(plain, cut):
-    cut *= kernels.PANEL
+    cut *= cpu.PANEL
     parts = [
-        kernels.pack(
+        cpu.pack(
             plain.format.index,
             *(getattr(plain, name)[rows] if getattr(plain, name).size else None for name in FIELDS),
         )
@@ -173,10 +172,10 @@ def test_every_isa_multiplies_alike(plain, rows, seed):
     n, k = plain.shape
     matrix = pack_plain(plain)
     x = np.random.default_rng(seed).standard_normal((rows, k)).astype(np.float32)
-    want = kernels.linear(x, [matrix], isa="scalar")
-    for isa in kernels.available_isas():
+    want = linear_op.linear(x, [matrix], isa="scalar")
+    for isa in cpu.available_isas():
         out, whole = guarded((rows, n), np.float32)
-        kernels.linear(x, [matrix], out=out, isa=isa)
+        linear_op.linear(x, [matrix], out=out, isa=isa)
         assert_canaries(whole)
         assert_same(out, want)
 
@@ -222,7 +221,7 @@ def misfits(draw):
 @given(misfits())
 def test_what_does_not_fit_is_refused(arguments):
     with pytest.raises(ValueError, match=r"expect|format \d+ has no|codes reach"):
-        kernels.pack(*arguments)
+        cpu.pack(*arguments)
 
 
 @given(plains(), st.data())

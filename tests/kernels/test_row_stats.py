@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import row_stats_op
 from edgedec.runtime.sequences.row_stats import RowStats
 
 BLOCK = 4096  # ids that one task looks at
@@ -14,7 +14,7 @@ LARGE_SIZES = (49151, 49152, 49153)
 
 
 def stats_of(logits, **options):
-    return RowStats(*kernels.row_stats(logits, **options))
+    return RowStats(*row_stats_op.row_stats(logits, **options))
 
 
 def expect_close(stats, logits):
@@ -147,9 +147,9 @@ def test_no_rows():
 
 def test_wrong_arrays_are_refused():
     with pytest.raises(ValueError, match=r"shape \[2, 0\], expected at least one id"):
-        kernels.row_stats(np.empty((2, 0), np.float32))
+        row_stats_op.row_stats(np.empty((2, 0), np.float32))
     with pytest.raises(ValueError, match=r"logits: got float64 \[2, 3\]"):
-        kernels.row_stats(np.zeros((2, 3)))
+        row_stats_op.row_stats(np.zeros((2, 3)))
 
 
 def run_node(logits):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import short_conv_op
 from edgedec.models.recurrence import conv_taps, convolved
 
 SHAPES = [(1, 16, 3, 0), (5, 8, 4, 2), (9, 20, 3, 40), (16, 256, 3, 7), (33, 600, 1, 3)]
@@ -23,7 +23,7 @@ def make(rng, rows, channels, size, past):
 
 
 def run(bcx, parents, weight, kept, past, bias, **options):
-    return kernels.short_conv(bcx, parents, weight, kept, past, bias=bias, **options)
+    return short_conv_op.short_conv(bcx, parents, weight, kept, past, bias=bias, **options)
 
 
 def expected(bcx, parents, weight, kept, past, bias):
@@ -67,9 +67,9 @@ def test_rows_do_not_depend_on_how_passes_cut_them(isa, rng, same_bits):
 def test_wrong_shapes_are_refused(rng):
     bcx, parents, weight, kept, past, _ = make(rng, 4, 8, 3, 50)
     with pytest.raises(ValueError, match="kept: got 5 rows, expected 6 for 4 nodes behind 50"):
-        kernels.short_conv(bcx, parents, weight, kept[:5], past)
+        short_conv_op.short_conv(bcx, parents, weight, kept[:5], past)
     with pytest.raises(ValueError, match="parents: got"):
-        kernels.short_conv(bcx, parents + 9, weight, kept, past)
+        short_conv_op.short_conv(bcx, parents + 9, weight, kept, past)
 
 
 @pytest.fixture

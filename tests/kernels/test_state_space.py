@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import state_space_op
 from edgedec.models.recurrence import Recurrence, state_outputs
 
 KINDS = {
@@ -37,7 +37,7 @@ def case(request, rng):
 
 
 def sizes_of(own):
-    return kernels.StateSpaceSizes(
+    return state_space_op.StateSpaceSizes(
         own.n_heads, own.n_groups, own.head_size, own.state_size, own.kind == "delta", own.is_tiled
     )
 
@@ -50,12 +50,12 @@ def run(case, known=0, **options):
         kept[:PAST] = rows[:PAST]
     sizes = sizes_of(own)
     assert sizes.n_state_floats == own.n_state_floats
-    of_layer = kernels.StateSpaceWeights(
+    of_layer = state_space_op.StateSpaceWeights(
         weights["conv.weight"][:, 0], weights["a_log"], weights["dt_bias"], weights["conv.bias"],
         weights.get("skip"),
     )  # fmt: skip
     x, gates = np.split(rows[PAST + known :], [own.conv_channels], axis=1)
-    return kernels.state_space(
+    return state_space_op.state_space(
         np.ascontiguousarray(x), np.ascontiguousarray(gates), parents, sizes, of_layer, kept, PAST,
         **options,
     )  # fmt: skip
@@ -91,12 +91,12 @@ def write_behind(case, base, state, kept, isa):
     """Writes the state behind ``base`` tokens."""
     own, rows, parents, weights = case
     sizes = sizes_of(own)
-    of_layer = kernels.StateSpaceWeights(
+    of_layer = state_space_op.StateSpaceWeights(
         weights["conv.weight"][:, 0], weights["a_log"], weights["dt_bias"], weights["conv.bias"],
         weights.get("skip"),
     )  # fmt: skip
     x, gates = np.split(rows[base : base + 1], [own.conv_channels], axis=1)
-    kernels.state_space(
+    state_space_op.state_space(
         np.ascontiguousarray(x), np.ascontiguousarray(gates), parents, sizes, of_layer, kept, base,
         write=state, write_node=-1, isa=isa,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import linear_op
 from edgedec.kernels.thread_pool import ThreadPool
 from edgedec.models.quant import FORMATS
 
@@ -32,7 +32,7 @@ def linear_node(x, matrices, gate):
     }  # fmt: skip
     stored = {f"w{i}": matrix.data for i, matrix in enumerate(matrices)}
     node = Node("Linear", names[:-1], {"x": x[None]}, stored, attributes)
-    node.expected = kernels.linear(x, matrices, gate=gate)[None]
+    node.expected = linear_op.linear(x, matrices, gate=gate)[None]
     return node
 
 

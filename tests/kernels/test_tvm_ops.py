@@ -10,12 +10,12 @@ import ctypes
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import library
 from edgedec.kernels.library import open_library
 
 pytestmark = [
     pytest.mark.kernel,
-    pytest.mark.skipif(not kernels.has_library(), reason="the kernel library is not built"),
+    pytest.mark.skipif(not library.has_library(), reason="the kernel library is not built"),
 ]
 
 WEIGHTS = np.zeros(4096, np.uint8)

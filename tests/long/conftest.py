@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import edgedec
-from edgedec import kernels
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
+from edgedec.kernels import library
 from edgedec.system.processors import processors
 
 CONTEXT = 768
@@ -43,7 +43,7 @@ def pytest_terminal_summary(
 @pytest.fixture(scope="session")
 def smollm2_pair(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SmolLM2 with a draft model: itself in 4 bits, its head trimmed, so that drafts differ."""
-    if not kernels.has_library():
+    if not library.has_library():
         pytest.skip("the compiled kernels are missing")
     bundle = tmp_path_factory.mktemp("long") / "pair.edgedec"
     draft = DraftModelConfig(source=str(smollm2_gguf), quantization="int4", head_size=16384)

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 import edgedec
-from edgedec import EngineOptions, kernels
+from edgedec import EngineOptions
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
+from edgedec.kernels import library
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.plain import Plain
 from edgedec.runtime.decoding.planner import FixedPlanner
@@ -64,7 +65,7 @@ class Models:
 @pytest.fixture(scope="module")
 def models(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
     """SmolLM2 with itself in 4 bits as the draft model, whose head knows few tokens."""
-    if not kernels.has_library():
+    if not library.has_library():
         pytest.skip("the compiled kernels are missing")
     source, bundle = str(smollm2_gguf), tmp_path_factory.mktemp("distribution") / "pair.edgedec"
     draft = DraftModelConfig(source=source, quantization="int4", head_size=HEAD_SIZE)

@@ -22,7 +22,7 @@ from edgedec import Engine, EngineOptions, GenerationConfig, SamplingConfig, loa
 from edgedec.export.config import ExportConfig
 from edgedec.export.heads import attached
 from edgedec.export.pipeline import export
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 from edgedec.models.draft_heads import DFLASH
 from edgedec.models.errors import (
     BundleError,

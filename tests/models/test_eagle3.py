@@ -21,7 +21,7 @@ from edgedec.export.config import ExportConfig
 from edgedec.export.heads import attached
 from edgedec.export.pipeline import export
 from edgedec.export.verifying.verify import compare_logits
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 from edgedec.models.draft_heads import EAGLE3, OUTPUT, head_features, own_features
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.manifest import read_manifest

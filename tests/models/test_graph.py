@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import cpu, library, row_stats_op
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import (
     N_TOP,
@@ -103,16 +103,16 @@ def test_layouts_that_do_not_go_together() -> None:
         find_kv_format("int3")
 
 
-@pytest.mark.skipif(not kernels.has_library(), reason="the kernel library is not built")
+@pytest.mark.skipif(not library.has_library(), reason="the kernel library is not built")
 def test_the_kernels_keep_to_it() -> None:
-    assert kernels.PANEL == KV_PANEL
+    assert cpu.PANEL == KV_PANEL
     for index, name in enumerate(kv_formats_of("panels")):
         assert kv_panels_of(name).index == index
     for name, head_size in product(("int8", "k5v4"), (8, 12, 64, 80, 128)):
         panels = kv_panels_of(name)
-        of_kernels = kernels.kv_block_nbytes(head_size, panels.index)
+        of_kernels = cpu.kv_block_nbytes(head_size, panels.index)
         assert panels.block_nbytes(head_size) == of_kernels
-    results = kernels.row_stats(np.zeros((3, 20), np.float32))
+    results = row_stats_op.row_stats(np.zeros((3, 20), np.float32))
     assert len(results) == len(ROW_STATS)
     for result, (dtype, sizes) in zip(results, ROW_STATS.values(), strict=True):
         assert (result.dtype, result.shape) == (dtype, (3, *sizes))

@@ -21,7 +21,7 @@ from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.verifying.verify import compare_logits
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 from edgedec.models.draft_heads import MTP_LAYER, OUTPUT, head_features, own_features
 from edgedec.models.families import draft_layer
 from edgedec.models.manifest import read_manifest

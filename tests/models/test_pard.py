@@ -20,7 +20,7 @@ from edgedec import Engine, EngineOptions, GenerationConfig, SamplingConfig, loa
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 from edgedec.models.errors import CheckpointError
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
 from edgedec.runtime.drafting.drafters.draft.parallel import MaskedPasses, ParallelDrafter

@@ -14,7 +14,7 @@ from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.to_onnx.runners import PortableRunner
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.reference import ReferenceModel

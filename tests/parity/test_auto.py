@@ -13,7 +13,7 @@ import pytest
 from edgedec import Engine, EngineOptions, GenerationConfig, SamplingConfig, load
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 
 pytestmark = [
     pytest.mark.parity,

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgedec import EngineOptions, kernels, load
+from edgedec import EngineOptions, load
+from edgedec.kernels import cpu
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
 
@@ -90,7 +91,7 @@ def test_every_instruction_set_computes_the_same(
 ) -> None:
     monkeypatch.setenv("EDGEDEC_ISA", isa)
     with load(smollm2_bundle, EngineOptions(threads=2)) as engine:
-        assert kernels.active_isa() == isa
+        assert cpu.active_isa() == isa
         session = engine.new_sequence()
         tokens = PREFIX + TOKENS
         logits = session.forward(TokenTree.chain(tokens), range(len(tokens))).logits

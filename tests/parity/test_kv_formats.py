@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pytest
 from graph_models import add_random_offsets, open_graph_model
 
-from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
+from edgedec.kernels import library
 from edgedec.models.families import weight_shapes
 from edgedec.models.kv_formats import kv_formats_of
 from edgedec.models.reference import ReferenceModel
@@ -25,7 +25,7 @@ from ..isas import ISAS, isa_params
 
 pytestmark = [
     pytest.mark.parity,
-    pytest.mark.skipif(not kernels.has_library(), reason="the kernel library is not built"),
+    pytest.mark.skipif(not library.has_library(), reason="the kernel library is not built"),
 ]
 
 CONTEXT = 384

@@ -19,7 +19,7 @@ import pytest
 from edgedec import EngineOptions, GenerationConfig, load
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 from edgedec.models.layer_inputs import LAYER_TABLE
 from tests.models.test_gemma3n import TestParity as Gemma3n
 from tests.models.test_gemma4 import TestParity as Gemma4

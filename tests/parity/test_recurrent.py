@@ -14,7 +14,7 @@ from edgedec import Engine, EngineOptions, GenerationConfig, SamplingConfig, loa
 from edgedec.export import kv_panels
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 from edgedec.models.errors import BundleError, EdgedecError
 from edgedec.models.graph import STATE_LEVELS, STATE_PLACE
 from edgedec.runtime.backends.graph_checks import check_recurrent_layers

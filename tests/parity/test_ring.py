@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pytest
 from graph_models import add_random_offsets, contract_of
 
-from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
+from edgedec.kernels import library
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
@@ -32,7 +32,7 @@ from edgedec.targets.cpu.run_fused import FusedKVCache, FusedModel
 
 pytestmark = [
     pytest.mark.parity,
-    pytest.mark.skipif(not kernels.has_library(), reason="the kernel library is not built"),
+    pytest.mark.skipif(not library.has_library(), reason="the kernel library is not built"),
 ]
 
 CONTEXT, RING, WINDOW = 400, 64, 24

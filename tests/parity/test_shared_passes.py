@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from graph_models import add_random_offsets, contract_of
 
-from edgedec import EngineOptions, kernels, load
+from edgedec import EngineOptions, load
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
+from edgedec.kernels import cpu, library
 from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.backends.model_facts import GraphToRun
@@ -29,7 +30,7 @@ from ..shared_passes import check_random_mixes, check_same
 
 pytestmark = [
     pytest.mark.parity,
-    pytest.mark.skipif(not kernels.has_library(), reason="the kernel library is not built"),
+    pytest.mark.skipif(not library.has_library(), reason="the kernel library is not built"),
 ]
 
 CONTEXT = 700
@@ -68,7 +69,7 @@ def open_model(request: pytest.FixtureRequest, make_source: Any, tmp_path: Path)
     return make
 
 
-@pytest.mark.parametrize("isa", kernels.available_isas() if kernels.has_library() else [])
+@pytest.mark.parametrize("isa", cpu.available_isas() if library.has_library() else [])
 def test_random_mixes(open_model: Open, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGEDEC_ISA", isa)
     compute_together, n_together = FusedModel.compute_together, list[int]()
@@ -114,5 +115,5 @@ def test_more_texts_than_share_memory(open_model: Open) -> None:
 def test_a_real_model(smollm2_bundle: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGEDEC_ISA", isa)
     with load(smollm2_bundle, EngineOptions(threads=2)) as engine:
-        assert kernels.active_isa() == isa
+        assert cpu.active_isa() == isa
         check_random_mixes(engine.model, 5, n_rounds=4, n_texts=8)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from graph_models import open_graph_model
 
-from edgedec import kernels
 from edgedec.export import kv_panels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
+from edgedec.kernels import library
 from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
@@ -80,7 +80,7 @@ def open_tiny(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Any]:
     """Returns a maker of fused sessions over a tiny model; the argument is their threads."""
-    if not kernels.has_library():
+    if not library.has_library():
         pytest.skip("the kernel library is not built")
     kv_format, is_ring = request.param.split()[0], "ring" in request.param
     layers = [LayerConfig(48, 1e4, window=window) for window in (11, 0, 8)] if is_ring else []

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from graph_models import open_graph_model
 
-from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
+from edgedec.kernels import library
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.config.switching import SwitchConfig
@@ -53,7 +53,7 @@ OpenPair = Callable[[], tuple[TokenSequence, TokenSequence]]
 @pytest.fixture(scope="module")
 def open_pair(make_source: Any, tmp_path_factory: pytest.TempPathFactory) -> OpenPair:
     """Returns a maker of two sessions: a tiny model, and the same without its last layer."""
-    if not kernels.has_library():
+    if not library.has_library():
         pytest.skip("the kernel library is not built")
     target = make_source(max_positions=CONTEXT)
     draft = make_source(max_positions=CONTEXT, n_layers=2)

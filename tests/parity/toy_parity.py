@@ -17,7 +17,7 @@ from edgedec.export import kv_panels
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.sequences.sequence import TokenSequence

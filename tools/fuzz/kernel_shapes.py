@@ -20,7 +20,15 @@ import numpy as np
 import numpy.typing as npt
 from pieces import run_pieces
 
-from edgedec import kernels
+from edgedec.kernels import (
+    cpu,
+    embed_op,
+    experts_op,
+    head_norm_op,
+    library,
+    linear_op,
+    row_stats_op,
+)
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
 
 Array = npt.NDArray[Any]
@@ -44,7 +52,7 @@ def guarded(shape: tuple[int, ...]) -> tuple[Array, Callable[[], None]]:
 def every_isa(call: Callable[[str, Array | None, int], Any], shape: tuple[int, ...]) -> None:
     """Raises unless ``call`` gives the bits of the scalar kernels, with any number of threads."""
     expected = call("scalar", None, 1)
-    for isa in kernels.available_isas():
+    for isa in cpu.available_isas():
         for n_threads in (1, 2):
             out, check = guarded(shape)
             got = call(isa, out, n_threads)
@@ -57,14 +65,14 @@ def every_isa(call: Callable[[str, Array | None, int], Any], shape: tuple[int, .
 
 def matrix(
     rng: np.random.Generator, fmt: QuantFormat, n: int, k: int, may_have_bias: bool = False
-) -> kernels.PackedMatrix:
+) -> cpu.PackedMatrix:
     """Returns a packed random matrix, now and then with a bias."""
     plain = random_plain(rng, fmt, n, k)
     parts = (getattr(plain, field.name) for field in fields(plain)[1:])
     bias = None
     if may_have_bias and rng.random() < 0.3:
         bias = rng.standard_normal(n).astype(np.float32)
-    return kernels.PackedMatrix(kernels.pack(fmt.index, *parts), fmt.index, n, k, bias)
+    return cpu.PackedMatrix(cpu.pack(fmt.index, *parts), fmt.index, n, k, bias)
 
 
 def random_plain(rng: np.random.Generator, fmt: QuantFormat, n: int, k: int) -> PlainTensor:
@@ -124,7 +132,7 @@ def try_linear(rng: np.random.Generator) -> None:
         options["residual"] = rng.standard_normal((rows, n_out)).astype(np.float32)
 
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
-        return [kernels.linear(x, matrices, out=out, isa=isa, n_threads=n_threads, **options)]
+        return [linear_op.linear(x, matrices, out=out, isa=isa, n_threads=n_threads, **options)]
 
     every_isa(call, (rows, n_out))
 
@@ -136,7 +144,7 @@ def try_embed(rng: np.random.Generator) -> None:
     table, ids = matrix(rng, fmt, n, k), rng.integers(0, n, rng.integers(0, 12))
 
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
-        return [kernels.embed(ids, table, out=out, isa=isa, n_threads=n_threads)]
+        return [embed_op.embed(ids, table, out=out, isa=isa, n_threads=n_threads)]
 
     every_isa(call, (len(ids), k))
 
@@ -164,14 +172,14 @@ def try_attention(rng: np.random.Generator) -> None:
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
         caches = (cache[0].copy(), cache[1].copy())
         options = {**parts, "out": out, "isa": isa, "n_threads": n_threads}
-        return [kernels.attention(qkv, positions, parents, past, rope, caches, **options), *caches]
+        return [cpu.attention(qkv, positions, parents, past, rope, caches, **options), *caches]
 
     every_isa(call, (rows, n_heads * d))
 
 
-def random_scoring(rng: np.random.Generator, n_seen: int) -> kernels.Scoring:
+def random_scoring(rng: np.random.Generator, n_seen: int) -> library.Scoring:
     """Returns how to weigh, now and then with a window of which ``n_seen`` rows lie behind."""
-    return kernels.Scoring(
+    return library.Scoring(
         scale=rng.choice([0.0, rng.uniform(0.01, 1.0)]),
         softcap=rng.choice([0.0, rng.uniform(1.0, 50.0)]),
         window=int(rng.choice([0, rng.integers(1, n_seen + 2)])),
@@ -194,7 +202,7 @@ def random_cache(
         keys = rng.standard_normal((n_heads, capacity // 16, d, 16)).astype(np.float16)
         return keys, rng.standard_normal((n_heads, capacity, d)).astype(np.float16)
     panels = []
-    for nbytes in kernels.kv_block_nbytes(d, kv_format):
+    for nbytes in cpu.kv_block_nbytes(d, kv_format):
         blocks = rng.integers(0, 256, (n_heads, capacity // 16, nbytes), np.uint8)
         scales = rng.uniform(0, 0.1, (*blocks.shape[:2], 16)).astype(np.float16)
         blocks[..., :32] = scales.view(np.uint8)
@@ -211,7 +219,7 @@ def try_row_stats(rng: np.random.Generator) -> None:
         logits[odd] = rng.choice([np.nan, np.inf, -np.inf, 0.0])
 
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
-        return kernels.row_stats(logits, isa=isa, n_threads=n_threads)
+        return row_stats_op.row_stats(logits, isa=isa, n_threads=n_threads)
 
     every_isa(call, (0,))
 
@@ -224,7 +232,7 @@ def try_experts(rng: np.random.Generator) -> None:
     rows, n_used = some_rows(rng), int(rng.integers(1, n_experts + 1))
     shapes = ((inner, k), (inner, k), (k, inner))
     mixture = tuple(
-        kernels.PackedExperts(
+        experts_op.PackedExperts(
             np.stack([matrix(rng, fmt, *shape).data for _ in range(n_experts)]), fmt.index, *shape
         )
         for fmt, shape in zip(formats, shapes, strict=True)
@@ -239,7 +247,7 @@ def try_experts(rng: np.random.Generator) -> None:
 
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
         settings: dict[str, Any] = {"out": out, "isa": isa, "n_threads": n_threads}
-        return [kernels.experts(x, router, mixture, n_used, **options, **settings)]
+        return [experts_op.experts(x, router, mixture, n_used, **options, **settings)]
 
     every_isa(call, (rows, k))
 
@@ -256,7 +264,7 @@ def try_head_norm(rng: np.random.Generator) -> None:
 
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
         settings: dict[str, Any] = {"out": out, "isa": isa, "n_threads": n_threads}
-        return [kernels.head_norm(qkv, weights, n_kv_heads, 1e-6, **settings)]
+        return [head_norm_op.head_norm(qkv, weights, n_kv_heads, 1e-6, **settings)]
 
     every_isa(call, qkv.shape)
 
@@ -286,7 +294,7 @@ def main() -> int:
             try_one(options.first + shard + n_shards * number)
         return 40
 
-    name = f"kernel_shapes_of_{kernels.library_path().parent.name}"
+    name = f"kernel_shapes_of_{library.library_path().parent.name}"
     if n_shards > 1:
         name += f"_{shard}_of_{n_shards}"
     return run_pieces(name, options.tries, options.seconds, piece)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from kernel_shapes import matrix, random_cache, random_formats, random_scoring, sizes
 from pieces import run_pieces
 
-from edgedec import kernels
+from edgedec.kernels import library
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/kernels"))
 from op_node import ERRORS, TYPES, Node
@@ -262,7 +262,7 @@ def main() -> int:
             try_one(options.first + number)
         return 40
 
-    name = f"wrong_nodes_of_{kernels.library_path().parent.name}"
+    name = f"wrong_nodes_of_{library.library_path().parent.name}"
     return run_pieces(name, options.tries, options.seconds, piece)
 
 

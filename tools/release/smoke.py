@@ -88,7 +88,7 @@ def try_wheel(wheel: Path, heads: Path, python: str, folder: Path) -> str:
     text = environment.run("edgedec", "run", MODEL, QUESTION, "--max-new-tokens", 32)
     seconds = time.monotonic() - start
     isas = environment.run(
-        "python", "-c", "from edgedec import kernels; print(*kernels.available_isas())"
+        "python", "-c", "from edgedec.kernels import cpu; print(*cpu.available_isas())"
     ).split()
     check_answer(text)
     try_heads(environment, heads, text)

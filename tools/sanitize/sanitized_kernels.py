@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from edgedec import kernels
+from edgedec.kernels import cpu, library
 
 FOLDER = Path(os.environ["SANITIZED_KERNELS"])
 
@@ -30,7 +31,7 @@ def use() -> None:
     """Puts the sanitized library before any other, and `OwnMemory` before other options."""
     onnxruntime.SessionOptions = OwnMemory
     kernels.__path__.insert(0, str(FOLDER))  # where `library_path` looks first
-    if kernels.library_path().parent != FOLDER:
+    if library.library_path().parent != FOLDER:
         raise pytest.UsageError(f"no library in {FOLDER}: run make test-sanitize")
 
 
@@ -43,4 +44,4 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> str:
     """Returns which library is tested."""
-    return f"sanitized kernels: {kernels.library_path()}, {', '.join(kernels.available_isas())}"
+    return f"sanitized kernels: {library.library_path()}, {', '.join(cpu.available_isas())}"

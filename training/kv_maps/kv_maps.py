@@ -35,7 +35,7 @@ from edgedec.export.to_onnx.messages import (
     save_model,
 )
 from edgedec.export.to_onnx.passes.fuse_attention import kv_cache_inputs
-from edgedec.kernels import pack, packed_nbytes
+from edgedec.kernels.cpu import pack, packed_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import PARENTS, POSITION_IDS

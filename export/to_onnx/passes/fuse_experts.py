@@ -9,7 +9,7 @@ from edgedec.export.to_onnx.graph import GraphEditor, attributes, external_tenso
 from edgedec.export.to_onnx.linear_node import DOMAIN, import_domain
 from edgedec.export.to_onnx.make import make_node
 from edgedec.export.to_onnx.messages import ModelProto, NodeProto, TensorProto
-from edgedec.kernels import packed_nbytes
+from edgedec.kernels.cpu import packed_nbytes
 from edgedec.models.config import ModelConfig
 from edgedec.models.quant import QuantFormat
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from edgedec import kernels
 from edgedec.apps.fleet.store import Task, TaskResult
 from edgedec.apps.fleet.write import _check, _Texts
+from edgedec.kernels import cpu
 from edgedec.models.errors import EdgedecError
 from edgedec.runtime.opening.load import load
 from edgedec.training.features.own_answers import OwnAnswers
@@ -30,7 +30,7 @@ def test_shared_texts_are_those_of_a_run_alone(
 ) -> None:
     """One host vanishes in the middle and comes back; a second run asks nobody."""
     boards = [make_board("one"), make_board("two")]
-    isa = "avx2" if "avx2" in kernels.available_isas() else kernels.active_isa()
+    isa = "avx2" if "avx2" in cpu.available_isas() else cpu.active_isa()
     other = boards[1].table() + f'environment = {{EDGEDEC_ISA = "{isa}"}}\n'
     file = fleet_file(tmp_path, boards[0].table(), other)
     prompts = tmp_path / "prompts.jsonl"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import edgedec
-from edgedec import BundleError, ConfigError, EngineOptions, GenerationConfig, kernels
+from edgedec import BundleError, ConfigError, EngineOptions, GenerationConfig
 from edgedec.export.config import ExportConfig
 from edgedec.export.phases import cross_kernels
 from edgedec.export.pipeline import export
@@ -30,7 +30,7 @@ def make_bundle(
     make_gguf: GgufMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], Path]:
     """Exports for a machine, with the kernels of this one: building others takes minutes."""
-    built = kernels.library_path()
+    built = library.library_path()
     monkeypatch.setattr(cross_kernels, "build_kernels", lambda triple: built)
     monkeypatch.setattr("edgedec.export.pipeline.check_tools", lambda triple: None)
 
@@ -55,7 +55,7 @@ def test_kernels_that_came_along_are_used_where_there_are_none(
         edgedec.load(bundle)
     trust(libraries(bundle, read_manifest(bundle)))
     with edgedec.load(bundle, EngineOptions(threads=1)) as engine:
-        assert kernels.library_path() == bundle / BUNDLED_KERNELS
+        assert library.library_path() == bundle / BUNDLED_KERNELS
         assert engine.generate("he hello", config).token_ids == expected
 
 

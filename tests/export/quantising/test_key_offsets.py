@@ -18,7 +18,7 @@ from edgedec.export.to_onnx.graph import attributes
 from edgedec.export.to_onnx.key_offsets import set_key_offsets
 from edgedec.export.to_onnx.messages import ModelProto, save_model
 from edgedec.export.verifying.kv_error import measure_kv_error
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 from edgedec.models.families import weight_shapes
 
 pytestmark = pytest.mark.skipif(not has_library(), reason="the kernel library is not built")

@@ -16,7 +16,8 @@ from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import ModelProto
 from edgedec.export.weights_file import PAGE_BYTES
-from edgedec.kernels import has_library, pack
+from edgedec.kernels.cpu import pack
+from edgedec.kernels.library import has_library
 from edgedec.models.families import weight_shapes
 
 

@@ -14,7 +14,7 @@ from edgedec.export.to_onnx.make import make_node
 from edgedec.export.to_onnx.messages import ModelProto, NodeProto
 from edgedec.export.to_onnx.passes import pipeline
 from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import ConfigError, UnsupportedModelError
 from edgedec.models.families import matrices, weight_shapes

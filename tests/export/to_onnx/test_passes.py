@@ -16,7 +16,7 @@ from edgedec.export.to_onnx.messages import ModelProto
 from edgedec.export.to_onnx.passes import pipeline
 from edgedec.export.to_onnx.runners import FusedRunner, PortableRunner
 from edgedec.export.verifying.verify import compare_logits
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import weight_shapes
 from edgedec.models.reference import ReferenceModel

@@ -27,7 +27,7 @@ from edgedec.export.to_onnx.runners import FusedRunner
 from edgedec.export.verifying import kv_error
 from edgedec.export.verifying.kv_error import kv_error_tokens, measure_kv_error
 from edgedec.export.verifying.verify import compare_logits
-from edgedec.kernels import has_library
+from edgedec.kernels.library import has_library
 from edgedec.models.bundle_files import damaged_files
 from edgedec.models.errors import BundleError, ConfigError, UnsupportedModelError
 from edgedec.models.families import weight_shapes

@@ -13,11 +13,11 @@ import onnxruntime
 import pytest
 from graph_models import contract_of, open_graph_model
 
-from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
+from edgedec.kernels import library
 from edgedec.models.errors import BundleError, ConfigError, SessionError
 from edgedec.models.families import matrices
 from edgedec.models.graph import GraphContract
@@ -54,7 +54,7 @@ def make_session(
     model = emit_portable(source.config, HIDDEN)
     formats = {name: source.format(name) for name in matrices(source.config)}
     if request.param == "fused":
-        if not kernels.has_library():
+        if not library.has_library():
             pytest.skip("the kernel library is not built")
         model = fuse(model, source.config, formats)
     elif request.param == "ort":
@@ -330,7 +330,7 @@ def stated(source: Any, folder: Path) -> GraphContract:
 def test_broken_graph_is_one_line(
     tmp_path: Path, source: Any, kind: Callable[..., Model], content: bytes
 ) -> None:
-    if kind is FusedModel and not kernels.has_library():
+    if kind is FusedModel and not library.has_library():
         pytest.skip("the kernel library is not built")
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(BundleError, match=r"^ONNX Runtime refuses [^\n]*$"):
@@ -379,7 +379,7 @@ def test_graph_without_kv_cache(tmp_path: Path, source: Any) -> None:
 def test_missing_kernels_say_what_to_do(
     tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "has_library", lambda: False)
+    monkeypatch.setattr(library, "has_library", lambda: False)
     with pytest.raises(BundleError, match="lacks: reinstall"):
         FusedModel(GraphToRun(tmp_path / "model.onnx", source.config, stated(source, tmp_path), 1))
 
@@ -387,7 +387,7 @@ def test_missing_kernels_say_what_to_do(
 def test_unusable_isa_is_named(
     tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not kernels.has_library():
+    if not library.has_library():
         pytest.skip("the kernel library is not built")
     monkeypatch.setenv("EDGEDEC_ISA", "abacus")
     with pytest.raises(ConfigError, match=r"^EDGEDEC_ISA names [^\n]*$"):

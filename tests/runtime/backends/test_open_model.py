@@ -20,11 +20,11 @@ import pytest
 from graph_models import contract_of
 
 import edgedec
-from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
+from edgedec.kernels import library
 from edgedec.models.errors import BundleError, SessionError
 from edgedec.models.families import weight_shapes
 from edgedec.models.model_entry import ModelEntry
@@ -58,7 +58,7 @@ def bundle(
     request: pytest.FixtureRequest, make_source: Any, tmp_path: Path
 ) -> Iterator[tuple[Path, ModelEntry]]:
     """A folder with a tiny model and its entry; whatever a test leaves open is its own fault."""
-    if request.param == "fused" and not kernels.has_library():
+    if request.param == "fused" and not library.has_library():
         pytest.skip("the kernel library is not built")
     return tmp_path / "b", write_model(make_source(), tmp_path / "b", request.param == "fused")
 
@@ -96,7 +96,7 @@ def flags_of_mapped(path: Path) -> list[set[str]]:
     return found
 
 
-@pytest.mark.skipif(not kernels.has_library(), reason="the kernel library is not built")
+@pytest.mark.skipif(not library.has_library(), reason="the kernel library is not built")
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages here"
 )
@@ -284,7 +284,7 @@ def growth(script: str, folder: Path) -> list[int]:
 
 
 def test_a_second_one_takes_little_memory(make_source: Any, tmp_path: Path) -> None:
-    if not kernels.has_library():
+    if not library.has_library():
         pytest.skip("the kernel library is not built")
     source = make_source(vocab_size=16000, hidden_size=256, intermediate_size=512)
     entry = write_model(source, tmp_path / "b")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec import kernels
 from edgedec.export import kv_panels
+from edgedec.kernels import library
 from edgedec.models.config import LayerConfig
 from edgedec.models.errors import SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
@@ -32,7 +32,7 @@ from .test_speculative import fixed
 def parts(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Parts:
-    if not kernels.has_library():
+    if not library.has_library():
         pytest.skip("the kernel library is not built")
     source = make_source(has_qkv_bias=True, max_positions=CONTEXT, n_layers=N_LAYERS)
     return Parts(tmp_path_factory.mktemp("progressive"), source, request.param)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec import kernels
+from edgedec.kernels import library
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.config import GenerationConfig, SamplingConfig
 from edgedec.runtime.decoding.plain import Plain
@@ -54,7 +54,7 @@ def pair(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Pair:
     """A target model of four layers and a draft model of its first three."""
-    if not kernels.has_library():
+    if not library.has_library():
         pytest.skip("the kernel library is not built")
     sources = [make_source(max_positions=CONTEXT, n_layers=n, has_qkv_bias=True) for n in (4, 3)]
     return Pair(tmp_path_factory.mktemp("pair"), sources, request.param)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from graph_models import open_graph_model
 
-from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
+from edgedec.kernels import library
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -31,7 +31,7 @@ def make_session(
     request: pytest.FixtureRequest, make_source: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> MakeSession:
     """Returns a maker of sessions over a tiny model that have committed the prefix."""
-    if not kernels.has_library():
+    if not library.has_library():
         pytest.skip("the kernel library is not built")
     source = make_source(has_qkv_bias=True)
     shapes = weight_shapes(source.config)

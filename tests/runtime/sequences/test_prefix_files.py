@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from graph_models import open_graph_model
 
-from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
+from edgedec.kernels import library
 from edgedec.models.config import LayerConfig
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.config import GenerationConfig
@@ -32,7 +32,7 @@ from edgedec.runtime.text.tokenizer import Tokenizer
 
 from ..conftest import CHATML
 
-pytestmark = pytest.mark.skipif(not kernels.has_library(), reason="the kernels are not built")
+pytestmark = pytest.mark.skipif(not library.has_library(), reason="the kernels are not built")
 
 VOCAB, CONTEXT, BLOCK = 330, 512, 32
 TEXT = [int(t) for t in np.random.default_rng(1).integers(3, VOCAB, 300)]

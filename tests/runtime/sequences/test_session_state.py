@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pytest
 from graph_models import open_graph_model
 
-from edgedec import kernels
 from edgedec.export.to_onnx.emit import emit_portable
 from edgedec.export.to_onnx.external_weights import write_weights
 from edgedec.export.to_onnx.fuse import fuse
 from edgedec.export.to_onnx.messages import save_model
+from edgedec.kernels import library
 from edgedec.models.errors import SessionError
 from edgedec.models.families import weight_shapes
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -36,7 +36,7 @@ def make_session(
     source = make_source(head_size=32)
     model = emit_portable(source.config, ())
     if request.param != "portable":
-        if not kernels.has_library():
+        if not library.has_library():
             pytest.skip("the kernel library is not built")
         shapes = weight_shapes(source.config)
         formats = {name: source.format(name) for name, s in shapes.items() if len(s) == 2}
