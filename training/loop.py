@@ -182,7 +182,7 @@ class Trainer:
         self._before: float | None = None
         self._is_start_worth_keeping = is_start_worth_keeping
 
-    def run(self, report: OnProgress, is_over: Callable[[], bool]) -> Trained:
+    def train(self, report: OnProgress, is_over: Callable[[], bool]) -> Trained:
         """Trains to the end, or until ``is_over``; returns the best weights.
 
         Raises:

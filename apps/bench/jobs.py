@@ -72,7 +72,7 @@ class PassJob:
         """Runtime and test, such as `edgedec verify8`."""
         return job_name(self.worker.runtime.name, self.test)
 
-    def run(self) -> Sample | None:
+    def measure(self) -> Sample | None:
         """Returns a measurement; None if the runtime cannot do the test, or a peer failed."""
         if self.worker.error is not None:
             return None
@@ -108,7 +108,7 @@ class LimitJob:
         self.name = name
         self._measure = measure
 
-    def run(self) -> Sample:
+    def measure(self) -> Sample:
         """Returns the rate that was measured, and the CPU time that took."""
         started_s = time.process_time()
         rate = self._measure()

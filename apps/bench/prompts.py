@@ -218,7 +218,7 @@ def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[FilePromp
                 modes = [mode for mode in setup.rivals.modes if mode.runtime is runtime]
                 peers += [Peer(mode, worker) for mode in modes]
         walk = _Walk([*contestants, *peers], ids, setup, bars.report)
-        ended_by = walk.run(prompts)
+        ended_by = walk.measure(prompts)
         missing |= {peer.name: peer.error for peer in peers if peer.error is not None}
         return Outcome(
             bundle=setup.bundle,
@@ -279,7 +279,7 @@ class _Walk:
     rounds: list[Round] = field(default_factory=list)
     lengths: dict[int, int] = field(default_factory=dict)
 
-    def run(self, prompts: Sequence[FilePrompt]) -> BaseException | None:
+    def measure(self, prompts: Sequence[FilePrompt]) -> BaseException | None:
         """Returns what ended it early, if anything did."""
         repetitions = self.setup.plan.repetitions
         n_rounds = repetitions * len(self.ids)
@@ -302,7 +302,7 @@ class _Walk:
         """Touches everything once, so that whatever is missing comes to light before measuring."""
         for i, contestant in enumerate(self.contestants):
             self.report("warm-up", i, len(self.contestants))
-            contestant.run(self.ids[0], min(_WARMUP_TOKENS, self.setup.n_tokens), prediction)
+            contestant.generate(self.ids[0], min(_WARMUP_TOKENS, self.setup.n_tokens), prediction)
 
     def _forget(self) -> None:
         for contestant in self.contestants:
@@ -320,7 +320,7 @@ class _Walk:
                 n_tokens = self.lengths[i_prompt]
             watch = Watch(time.perf_counter)
             watch.start()
-            run = contestant.run(self.ids[i_prompt], n_tokens, prediction)
+            run = contestant.generate(self.ids[i_prompt], n_tokens, prediction)
             if run is None:
                 continue
             runs[contestant.name] = run

@@ -76,7 +76,9 @@ class Contestant(Protocol):
     def forget(self) -> None:
         """Drops what it learned from earlier prompts."""
 
-    def run(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> TimedOutput | None:
+    def generate(
+        self, ids: Sequence[int], n_tokens: int, prediction: str = ""
+    ) -> TimedOutput | None:
         """Returns an output of at most ``n_tokens``, None if it cannot (any more)."""
 
 
@@ -105,7 +107,7 @@ class Method:
         """Drops what its drafters learned, and their KV caches."""
         self._engine.forget_drafts()
 
-    def run(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> TimedOutput:
+    def generate(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> TimedOutput:
         """Returns an output of at most ``n_tokens``."""
         if not self._keeps_prompts:
             self._engine.forget_prompts()
@@ -148,7 +150,9 @@ class Peer:
     def forget(self) -> None:
         """Nothing is learned: drafts come from the text at hand, or from a model."""
 
-    def run(self, ids: Sequence[int], n_tokens: int, prediction: str = "") -> TimedOutput | None:
+    def generate(
+        self, ids: Sequence[int], n_tokens: int, prediction: str = ""
+    ) -> TimedOutput | None:
         """Returns an output of ``n_tokens``; None from the first error on, which `error` keeps.
 
         Peers read no prediction.

@@ -82,7 +82,7 @@ class TtftJob:
         """Such as `ttft2048 progressive`."""
         return f"ttft{self.n} {self.mode}"
 
-    def run(self) -> Sample:
+    def measure(self) -> Sample:
         """Returns the time of a request, and its `GenerationResult`."""
         places = len(self._tokens) - self.n + 1
         start = self._n_runs * self.n % places

@@ -78,7 +78,7 @@ def compare(
         for i, ids in enumerate(requests):
             report(i)
             for contestant, done in zip(contestants, runs, strict=True):
-                if (run := contestant.run(ids, N_TOKENS)) is not None:
+                if (run := contestant.generate(ids, N_TOKENS)) is not None:
                     done.append(run)
         missing |= {peer.name: peer.error for peer in peers if peer.error is not None}
     names = [*methods, *(peer.name for peer in peers)]

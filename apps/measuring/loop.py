@@ -44,7 +44,7 @@ class Job(Protocol):
     def name(self) -> str:
         """What reports call it."""
 
-    def run(self) -> Sample | None:
+    def measure(self) -> Sample | None:
         """Returns a measurement, or None if the job cannot be done (any more)."""
 
 
@@ -159,7 +159,7 @@ class _Run:
             if self.plan.settle_s:
                 self.sleep(self.plan.settle_s)
             self.watch.start()
-            sample = job.run()
+            sample = job.measure()
             if sample is None:
                 self.jobs.remove(job)
                 continue

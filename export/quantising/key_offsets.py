@@ -43,7 +43,7 @@ def measure_key_offsets(
     runner = FusedRunner(graph, config, len(tokens))
     for start in range(0, len(tokens), _CHUNK):
         chunk = tokens[start : start + _CHUNK]
-        runner.run(chunk, range(-1, len(chunk) - 1), start)
+        runner.compute_logits(chunk, range(-1, len(chunk) - 1), start)
     offsets = {}
     for layer in config.kv_layers:
         place, rope = kv_place(config, layer), rope_of(config.layer(layer))

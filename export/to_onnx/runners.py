@@ -103,7 +103,9 @@ class FusedRunner:
             view[:, :, panel, lane] = panels.rows_of(keys, values)[name]
         self._n_source = len(ids)
 
-    def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
+    def compute_logits(
+        self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0
+    ) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
         n_past += self._n_source
         feeds = _rows(tokens, parents, n_past) | self._entry
@@ -169,7 +171,9 @@ class PortableRunner:
         rows = encoded(encoder, self._config, ids, list(self._kv_cache))
         self._kv_cache, self._n_source = rows, len(ids)
 
-    def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
+    def compute_logits(
+        self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0
+    ) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
         n_source = self._n_source
         n_past += n_source

@@ -106,7 +106,7 @@ def compare_kv_formats(
     for start in range(0, len(tokens), CHUNK):
         chunk = tokens[start : start + CHUNK]
         parents = range(-1, len(chunk) - 1)
-        logits = (runner.run(chunk, parents, start) for runner in (int8, float16))
+        logits = (runner.compute_logits(chunk, parents, start) for runner in (int8, float16))
         measured.append(_by_token(*logits))
     measures = {name: np.concatenate([part[name] for part in measured]) for name in measured[0]}
     return {

@@ -34,7 +34,9 @@ Logits = npt.NDArray[np.float32]
 class GraphRunner(Protocol):
     """A graph and its KV cache."""
 
-    def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
+    def compute_logits(
+        self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0
+    ) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
 
 
@@ -57,7 +59,7 @@ def verify_logits(
     if source.config.encoder is not None:
         reference.read_source(verification_source(source.config))
     expected = reference.forward(tokens).logits.astype(np.float32)
-    logits = runner.run(tokens, range(-1, N_TOKENS - 1))
+    logits = runner.compute_logits(tokens, range(-1, N_TOKENS - 1))
     report = compare_logits(logits, expected)
     if source.config.is_embedder:
         report = _of_hidden_states(report, logits, expected)
@@ -65,7 +67,7 @@ def verify_logits(
     if runs_trees:
         report["tree_max_abs_error"] = _tree_error(runner, tokens, logits)
     if has_gap:
-        alone = [runner.run([token], [-1], n_past=i) for i, token in enumerate(tokens)]
+        alone = [runner.compute_logits([token], [-1], n_past=i) for i, token in enumerate(tokens)]
         gap = float(np.abs(np.concatenate(alone) - logits).max())
         report["row_gap"] = max(gap, report.get("tree_max_abs_error", 0.0))
     return report
@@ -142,7 +144,7 @@ def _tree_error(runner: GraphRunner, tokens: Sequence[int], chain_logits: Logits
         nodes += [tokens[0], token]
         parents += [last, last]
         last = len(nodes) - 1
-    logits = runner.run(nodes, parents, n_past=TREE_PREFIX)
+    logits = runner.compute_logits(nodes, parents, n_past=TREE_PREFIX)
     return float(np.abs(logits[1::2] - chain_logits[TREE_PREFIX:]).max())
 
 

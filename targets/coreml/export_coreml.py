@@ -76,5 +76,5 @@ def measure(model: RecipeModel) -> dict[str, Any]:
     """Returns how far logits of the function for prefill are from that for few rows."""
     runner: PackageRunner = model.graph
     tokens, parents = verification_tokens(model.source.config), range(-1, N_TOKENS - 1)
-    few, many = runner.run(tokens, parents), runner.run_static(PREFILL, tokens, parents)
+    few, many = runner.compute_logits(tokens, parents), runner.run_static(PREFILL, tokens, parents)
     return {"prefill_max_abs_error": float(np.abs(few[-1] - many[0]).max())}

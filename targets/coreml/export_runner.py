@@ -34,7 +34,9 @@ class PackageRunner:
         self._state = self._interpreter.new_state()
         self._n_rows = n_rows
 
-    def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
+    def compute_logits(
+        self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0
+    ) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
         static = DECODE if len(tokens) == 1 else VERIFY
         parts = [

@@ -25,7 +25,9 @@ class TwinRunner:
         self._cache = self._opened.new_cache()
         self._n_logits = n_logits
 
-    def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
+    def compute_logits(
+        self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0
+    ) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
         mask, depths = tree_mask(parents, n_past)
         in_tree, parts = mask[:, n_past:], []

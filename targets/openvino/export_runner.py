@@ -39,7 +39,9 @@ class OpenVinoRunner:
         self._places: list[int] = []
         self._n_rows = 0
 
-    def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
+    def compute_logits(
+        self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0
+    ) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
         n = len(tokens)
         mask, depths = tree_mask(parents, n_past)

@@ -108,7 +108,7 @@ def measure(model: RecipeModel) -> dict[str, Any]:
     graph = scratch / f"{static.name}.onnx"
     tokens = np.resize(verification_tokens(model.source.config), static.n_rows).tolist()
     logits_, expected = (
-        QdqRunner({static: session}).run(tokens, range(-1, len(tokens) - 1))
+        QdqRunner({static: session}).compute_logits(tokens, range(-1, len(tokens) - 1))
         for session in (new_session(graph, soc.number, soc.arch), open_on_cpu(graph))
     )
     compared = compare_logits(logits_, expected)

@@ -53,7 +53,9 @@ class QdqRunner:
         self._scale, self._zero = (float(properties[key]) for key in SCALE_KEYS)
         self._context = next(rows.shape[3] for rows in self._past.values())
 
-    def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
+    def compute_logits(
+        self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0
+    ) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
         mask, depths = tree_mask(parents, n_past)
         parts, start = [], 0

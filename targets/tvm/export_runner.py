@@ -53,7 +53,9 @@ class ProgramRunner:
             **_empty_kv_caches(config, contract, self._n_panels),
         }
 
-    def run(self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0) -> Logits:
+    def compute_logits(
+        self, tokens: Sequence[int], parents: Sequence[int], n_past: int = 0
+    ) -> Logits:
         """Returns the logits [T, V] of a pass after the first ``n_past`` cached tokens."""
         _, depths = tree_mask(parents, n_past)
         numbers = n_past, len(tokens), len(parents), 0, self._n_panels

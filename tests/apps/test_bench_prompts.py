@@ -233,7 +233,7 @@ def test_a_peer_that_dies_does_not_take_the_run_along(bench: Cli, peer: Any) -> 
 
 
 class Spy:
-    """Stands in for `Method.run`: notes who ran, and fails on request."""
+    """Stands in for `Method.generate`: notes who ran, and fails on request."""
 
     def __init__(self, fail_at: int | None = None, error: BaseException | None = None) -> None:
         self.events: list[str] = []
@@ -241,7 +241,7 @@ class Spy:
         self.fail_at, self.error = fail_at, error
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = Method.run
+        real = Method.generate
 
         def run(
             method: Method, ids: Sequence[int], n_tokens: int, prediction: str = ""
@@ -258,7 +258,7 @@ class Spy:
         def forget(method: Method) -> None:
             self.events.append(f"{method.name} forgets")
 
-        monkeypatch.setattr(Method, "run", run)
+        monkeypatch.setattr(Method, "generate", run)
         monkeypatch.setattr(Method, "forget", forget)
 
 

@@ -183,7 +183,7 @@ def test_tokens_without_inputs_of_layers(tmp_path: Path) -> None:
     np.testing.assert_allclose(logits, toy.logits(TOKENS), atol=1e-4)
     entry = export(ExportConfig(str(tmp_path), tmp_path / "b")).manifest.target
     runner = FusedRunner(tmp_path / "b" / entry.graph, entry.config, len(TOKENS))
-    logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+    logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
     assert compare_logits(logits, toy.logits(TOKENS))["kl_nats"] < 1e-5
 
 

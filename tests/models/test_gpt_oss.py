@@ -156,7 +156,7 @@ def test_mxfp4_runs(published: Toy, tmp_path: Path) -> None:
     np.testing.assert_allclose(logits, published.logits(TOKENS), atol=1e-3)
     entry = export(ExportConfig(str(published.folder), tmp_path / "b")).manifest.target
     runner = FusedRunner(tmp_path / "b" / entry.graph, entry.config, len(TOKENS))
-    logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+    logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
     assert compare_logits(logits, published.logits(TOKENS))["kl_nats"] < 1e-3
 
 

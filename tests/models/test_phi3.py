@@ -60,7 +60,7 @@ class TestParity(FamilyParity):
         entry = export(config).manifest.target
         runner = PortableRunner(tmp_path / "b" / entry.graph, entry.config)
         tokens = TOKENS[:16]
-        logits = runner.run(tokens, range(-1, 15))
+        logits = runner.compute_logits(tokens, range(-1, 15))
         np.testing.assert_allclose(logits, toy.logits(tokens), atol=1e-4)
 
 

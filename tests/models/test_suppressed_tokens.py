@@ -59,7 +59,7 @@ def test_logits_of_a_directory(toy: Toy, unwanted: list[int], tmp_path: Path) ->
     check_logits(ReferenceModel(checkpoint).forward(TOKENS).logits, whole, unwanted)
     path = tmp_path / "b"
     entry = export(ExportConfig(source, path, device_target="portable")).manifest.target
-    logits = PortableRunner(path / entry.graph, entry.config).run(
+    logits = PortableRunner(path / entry.graph, entry.config).compute_logits(
         TOKENS, range(-1, len(TOKENS) - 1)
     )
     check_logits(logits, whole, unwanted)
@@ -76,7 +76,7 @@ def test_ort(unwanted: list[int], tmp_path: Path, kv_format: str) -> None:
     wanted = ExportConfig(source, path, device_target="ort", kv_format=kv_format)
     entry = export(wanted).manifest.target
     runner = PortableRunner(path / entry.graph, entry.config, is_prepacked=True)
-    logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+    logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
     assert np.isfinite(logits).all()
     assert logits[:, unwanted].max() < -5e4
     assert np.delete(logits, unwanted, axis=1).min() > -1e3

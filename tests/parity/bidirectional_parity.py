@@ -118,13 +118,13 @@ class BidirectionalParity(GgufWriting, ToyParity):
     def test_portable(self, toy: FullMaskToy, portable: Path) -> None:
         entry = export_entry(portable)
         runner = PortableRunner(portable / entry.graph, entry.config)
-        logits, expected = runner.run(TOKENS, range(-1, N_TOKENS - 1)), toy.rows(TOKENS)
+        logits, expected = runner.compute_logits(TOKENS, range(-1, N_TOKENS - 1)), toy.rows(TOKENS)
         np.testing.assert_allclose(logits, expected, atol=1e-3 * float(expected.std()))
 
     def test_fused_with_float_weights(self, toy: FullMaskToy, bundle: Path, tmp_path: Path) -> None:
         entry = export(ExportConfig(str(toy.folder), tmp_path / "b")).manifest.target
         runner = FusedRunner(tmp_path / "b" / entry.graph, entry.config, N_TOKENS)
-        logits = runner.run(TOKENS, range(-1, N_TOKENS - 1))
+        logits = runner.compute_logits(TOKENS, range(-1, N_TOKENS - 1))
         assert compare_logits(logits, toy.rows(TOKENS))["kl_nats"] < 1e-5
 
     def test_fused(self, toy: FullMaskToy, sequence: TokenSequence) -> None:

@@ -74,7 +74,7 @@ class EmbedderParity(ToyParity):
     def test_portable(self, toy: EncoderToy, portable: Path) -> None:
         entry = export_entry(portable)
         runner = PortableRunner(portable / entry.graph, entry.config)
-        self.close(runner.run(TOKENS, range(-1, len(TOKENS) - 1)), toy.rows(TOKENS))
+        self.close(runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1)), toy.rows(TOKENS))
 
     def test_vectors(self, toy: EncoderToy, portable: Path) -> None:
         with load(portable, EngineOptions(threads=2)) as engine:

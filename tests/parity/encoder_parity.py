@@ -84,12 +84,12 @@ class EncoderParity(RowParity):
         entry = export_entry(portable)
         runner = PortableRunner(portable / entry.graph, entry.config)
         runner.read_source(portable / str(entry.encoder), SOURCE)
-        logits = runner.run(WRITTEN, range(-1, len(WRITTEN) - 1))
+        logits = runner.compute_logits(WRITTEN, range(-1, len(WRITTEN) - 1))
         expected = toy.logits(SOURCE, WRITTEN)
         np.testing.assert_allclose(logits, expected, atol=min(1e-4, 1e-3 * expected.std()))
         n = len(WRITTEN) - 4
-        runner.run(WRITTEN[:n], range(-1, n - 1))
-        logits = runner.run(TREE.tokens, TREE.parents, n_past=n)
+        runner.compute_logits(WRITTEN[:n], range(-1, n - 1))
+        logits = runner.compute_logits(TREE.tokens, TREE.parents, n_past=n)
         for branch, rows in BRANCHES:
             expected = toy.logits(SOURCE, [*WRITTEN[:n], *branch])[-3:]
             np.testing.assert_allclose(logits[rows], expected, atol=1e-4)
@@ -103,7 +103,7 @@ class EncoderParity(RowParity):
         entry = export(config).manifest.target
         runner = FusedRunner(tmp_path / "b" / entry.graph, entry.config, 50)
         runner.read_source(tmp_path / "b" / str(entry.encoder), SOURCE)
-        logits = runner.run(WRITTEN, range(-1, len(WRITTEN) - 1))
+        logits = runner.compute_logits(WRITTEN, range(-1, len(WRITTEN) - 1))
         found = compare_logits(logits, toy.logits(SOURCE, WRITTEN))
         most = {"float16": 1e-5, "int8": 1e-3, "k5v4": 0.1}
         assert found["kl_nats"] < most[kv_format], found

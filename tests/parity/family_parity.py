@@ -187,7 +187,7 @@ class FamilyParity(GgufWriting, RowParity):
     def test_portable(self, toy: Toy, portable: Path) -> None:
         entry = export_entry(portable)
         runner = PortableRunner(portable / entry.graph, entry.config)
-        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
         np.testing.assert_allclose(logits, toy.logits(TOKENS), atol=1e-4)
         tree_equals_chains(runner, toy, atol=1e-4)
 
@@ -195,17 +195,17 @@ class FamilyParity(GgufWriting, RowParity):
         """Float weights, then 8-bit ones with 8-bit activations."""
         toy = toy_with_wide_heads
         runner = self.ort_runner(toy, tmp_path / "float", "keep")
-        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
         np.testing.assert_allclose(logits, toy.logits(TOKENS), atol=1e-4)
         tree_equals_chains(runner, toy, atol=1e-4)
         runner = self.ort_runner(toy, tmp_path / "int8", "int8")
-        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
         assert compare_logits(logits, toy.logits(TOKENS))["kl_nats"] < MAX_ORT_KL
 
     def test_ort_in_float16(self, toy_with_wide_heads: Toy, tmp_path: Path) -> None:
         toy = toy_with_wide_heads
         runner = self.ort_runner(toy, tmp_path / "b", "keep", "float16")
-        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
         assert compare_logits(logits, toy.logits(TOKENS))["kl_nats"] < MAX_FLOAT16_KL
         tree_equals_chains(runner, toy, atol=0.02 * float(logits.std()))
 
@@ -227,7 +227,7 @@ class FamilyParity(GgufWriting, RowParity):
         """What is left is the KV cache, in halves: nothing that quantising could hide."""
         entry = export(ExportConfig(str(toy.folder), tmp_path / "b")).manifest.target
         runner = FusedRunner(tmp_path / "b" / entry.graph, entry.config, len(TOKENS))
-        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
         assert compare_logits(logits, toy.logits(TOKENS))["kl_nats"] < 1e-5
 
     def test_fused(self, toy: Toy, sequence: TokenSequence) -> None:
@@ -243,7 +243,7 @@ class FamilyParity(GgufWriting, RowParity):
         runner = FusedRunner(bundle / entry.graph, entry.config, len(TOKENS))
         assert runner.layer_gates is not None
         runner.layer_gates[:] = gates
-        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
         source = open_checkpoint(str(toy.folder))
         expected = ReferenceModel(source).forward(TOKENS, layer_gates=gates).logits
         assert compare_logits(logits, expected)["kl_nats"] < 1e-3
@@ -389,8 +389,8 @@ def one_by_one(sequence: TokenSequence, tokens: list[int]) -> Logits:
 def tree_equals_chains(runner: PortableRunner, toy: Toy, atol: float) -> None:
     """Runs a tree of two branches behind a prefix of which a window hides a part."""
     n = len(TOKENS) - 4
-    runner.run(TOKENS[:n], range(-1, n - 1))
-    logits = runner.run([5, 9, 8, 6, 4], [-1, 0, 0, 1, 2], n_past=n)
+    runner.compute_logits(TOKENS[:n], range(-1, n - 1))
+    logits = runner.compute_logits([5, 9, 8, 6, 4], [-1, 0, 0, 1, 2], n_past=n)
     for branch, rows in (([5, 9, 6], [0, 1, 3]), ([5, 8, 4], [0, 2, 4])):
         expected = toy.logits([*TOKENS[:n], *branch])[-3:]
         np.testing.assert_allclose(logits[rows], expected, atol=atol)

@@ -143,7 +143,7 @@ def train_draft(
         is_start_worth_keeping=True,
         loss=LOSSES[plan.loss],
     )
-    trained = trainer.run(report, is_over)
+    trained = trainer.train(report, is_over)
     del weights[SHARED]  # of which only some rows are there
     weights_ = weights | trained.weights
     return TrainedDraft(config, weights_, training_texts.head_ids, training_texts.n_tokens, trained)

@@ -135,7 +135,7 @@ def train_head(
     n_piece = max(_PIECE, 2 * plan.training.n_steps)
     shown = training_texts.in_pieces(n_piece) if plan.kind in LIGHT_HEADS else training_texts
     trainer = Trainer(head, shown, plan.training, file, is_start_worth_keeping=before is not None)
-    trained = trainer.run(report, is_over)
+    trained = trainer.train(report, is_over)
     weights.pop("embed_tokens.weight", None)  # the bundle has it
     n_tokens = training_texts.n_tokens + (before.n_tokens if before else 0)
     all_weights = weights | trained.weights

@@ -91,7 +91,7 @@ class Calibration:
         self._inputs: Floats | None = None
         self._moments: Moments | None = None
 
-    def run(self, texts: CalibrationTexts) -> Scores:
+    def compute_scores(self, texts: CalibrationTexts) -> Scores:
         """Fills the quantised model; returns how it does on the text held out."""
         config = self._source.config
         ops = SideBySideOps(

@@ -39,7 +39,7 @@ def calibrate(model: RecipeModel) -> Quantized:
     scaled = Scaled(model.source)
     quantised = Quantized(scaled, model.quantization, scratch=model.bundle_folder, formats=formats)
     finished = Finished(unfinished_folder(options), _key(model, quantised, texts))
-    scores = Calibration(scaled, quantised, finished, model.report).run(texts)
+    scores = Calibration(scaled, quantised, finished, model.report).compute_scores(texts)
     model.calibration = {
         **dataclasses.asdict(scores),
         "n_calibration_tokens": texts.n_tokens,

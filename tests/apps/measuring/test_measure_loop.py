@@ -46,7 +46,7 @@ class FakeJob:
         self._others_s = others_s
         self.n_runs = 0
 
-    def run(self) -> Sample | None:
+    def measure(self) -> Sample | None:
         seconds = next(self._seconds)
         self._machine.log.append(self.name)
         self.n_runs += 1
@@ -109,7 +109,7 @@ def test_a_run_that_stays_disturbed_ends_and_says_so(machine: Machine) -> None:
 
 def test_others_may_use_the_cpus_that_are_left_over(machine: Machine) -> None:
     job = FakeJob(machine, "a", repeat(1.0))
-    job.run = lambda: machine.run(1.0, 1.0, 1.0) or Sample(1.0, 1.0)  # type: ignore[method-assign]
+    job.measure = lambda: machine.run(1.0, 1.0, 1.0) or Sample(1.0, 1.0)  # type: ignore[method-assign]
     result = measure([job], Plan(n_threads=1), watch=machine.watch())
     assert result.lost_share == 0
 
@@ -121,7 +121,7 @@ def test_time_stolen_by_the_host_counts(machine: Machine) -> None:
         return Sample(1.0, 1.8)
 
     job = FakeJob(machine, "a", repeat(1.0))
-    job.run = run  # type: ignore[method-assign]
+    job.measure = run  # type: ignore[method-assign]
     result = measure([job], Plan(n_threads=2, extra_repetitions=0), watch=machine.watch())
     assert result.lost_share == pytest.approx(0.1)
     assert "10%" in result.noisy()["a"]
@@ -173,7 +173,7 @@ def test_mistakes_are_named(machine: Machine) -> None:
 def test_energy_is_known_only_if_every_repetition_knows_it(machine: Machine) -> None:
     def job(joules: Iterator[float | None]) -> FakeJob:
         made = FakeJob(machine, "a", repeat(1.0))
-        made.run = lambda: Sample(1.0, 0.0, joules=next(joules))  # type: ignore[method-assign]
+        made.measure = lambda: Sample(1.0, 0.0, joules=next(joules))  # type: ignore[method-assign]
         return made
 
     plan = Plan(repetitions=2, warmups=0)

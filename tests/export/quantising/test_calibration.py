@@ -105,14 +105,14 @@ def test_the_pass_measures_what_the_reference_computes(make_gguf: Any, text: Pat
     short = CalibrationTexts(texts.texts[:4], texts.held_out)
     scaled = Scaled(checkpoint)
     quantised = Quantized(scaled, "int4")
-    calibrated = Calibration(scaled, quantised).run(short)
+    calibrated = Calibration(scaled, quantised).compute_scores(short)
     ids = short.held_out.tolist()
     expected, logits = (ReferenceModel(s).forward(ids).logits for s in (checkpoint, quantised))
     log_p, log_q = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (expected, logits))
     kl = np.sum(np.exp(log_p) * (log_p - log_q), axis=-1)[:-1].mean()
     assert calibrated.kl_nats == pytest.approx(float(kl), rel=1e-3)
     assert calibrated.n_tokens == len(ids) - 1
-    rounded = Rounding(Scaled(checkpoint), Quantized(checkpoint, "int4")).run(short)
+    rounded = Rounding(Scaled(checkpoint), Quantized(checkpoint, "int4")).compute_scores(short)
     assert rounded.float_perplexity == pytest.approx(calibrated.float_perplexity, rel=1e-4)
     assert calibrated.kl_nats < 0.8 * rounded.kl_nats
 

@@ -35,7 +35,7 @@ def test_chain(make_source: Any, write_graph: Any, fields: dict[str, Any], passe
     expected = ReferenceModel(source).forward(TOKENS).logits
     start = 0
     for n in passes:
-        logits = runner.run(TOKENS[start : start + n], range(-1, n - 1), n_past=start)
+        logits = runner.compute_logits(TOKENS[start : start + n], range(-1, n - 1), n_past=start)
         np.testing.assert_allclose(logits, expected[start : start + n], atol=1e-5)
         start += n
 
@@ -46,11 +46,11 @@ def test_tree(make_source: Any, write_graph: Any, n_past: int) -> None:
     runner = PortableRunner(write_graph(emit_portable(source.config), source), source.config)
     reference = ReferenceModel(source)
     if n_past:
-        runner.run(TOKENS[:n_past], range(-1, n_past - 1))
+        runner.compute_logits(TOKENS[:n_past], range(-1, n_past - 1))
         reference.forward(TOKENS[:n_past])
         reference.commit(n_past)
     tree = [10, 20, 30, 40, 50, 60], [-1, -1, 0, 1, 2, 2]
-    logits = runner.run(*tree, n_past=n_past)
+    logits = runner.compute_logits(*tree, n_past=n_past)
     np.testing.assert_allclose(logits, reference.forward(*tree).logits, atol=1e-5)
 
 

@@ -50,7 +50,9 @@ def test_portable(make_source: Any, write_graph: Any, fields: dict[str, Any]) ->
     graph = write_graph(emit_portable(source.config), source)
     runner = PortableRunner(graph, source.config)
     for start, stop in ((0, 5), (5, 6), (6, 9)):
-        logits = runner.run(TOKENS[start:stop], range(-1, stop - start - 1), n_past=start)
+        logits = runner.compute_logits(
+            TOKENS[start:stop], range(-1, stop - start - 1), n_past=start
+        )
         np.testing.assert_allclose(logits, expected(source)[start:stop], atol=2e-5)
 
 
@@ -59,10 +61,10 @@ def test_portable(make_source: Any, write_graph: Any, fields: dict[str, Any]) ->
 def test_fused(make_source: Any, write_graph: Any, fields: dict[str, Any]) -> None:
     source = make_source(**fields)
     runner = FusedRunner(write_graph(fused_graph(source), source), source.config, CONTEXT)
-    whole = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+    whole = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
     np.testing.assert_allclose(whole, expected(source), atol=1e-2)
     for start in (1, 4, 8):  # a row does not depend on the others of its pass
-        alone = runner.run(TOKENS[start : start + 1], [-1], n_past=start)
+        alone = runner.compute_logits(TOKENS[start : start + 1], [-1], n_past=start)
         np.testing.assert_array_equal(alone[0], whole[start])
 
 
@@ -75,7 +77,7 @@ def test_gates(make_source: Any, write_graph: Any, fields: dict[str, Any]) -> No
     for closed in ([0], [2, 5], range(6)):
         gates = [index not in closed for index in range(6)]
         runner.layer_gates[:] = gates
-        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
         np.testing.assert_allclose(logits, expected(source, gates), atol=1e-2)
 
 

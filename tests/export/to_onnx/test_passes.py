@@ -73,7 +73,7 @@ def test_every_stage_computes_the_same(
     for stem, model in stages(source, hidden_layers=(1, 3)).items():
         runner = runner_of(model, write_graph(model, source), source)
         is_fused = isinstance(runner, FusedRunner)
-        logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+        logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
         # The fused KV cache is float16: 11 bits of every key and value.
         np.testing.assert_allclose(logits, expected, atol=1e-2 if is_fused else 1e-5, err_msg=stem)
 
@@ -200,11 +200,11 @@ def test_fused_rows_of_trees_and_continuations_are_bit_identical(
 ) -> None:
     source = make_source()
     runner = FusedRunner(write_graph(fused_graph(source), source), source.config, CONTEXT)
-    whole = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+    whole = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
     for start in range(1, len(TOKENS)):
-        alone = runner.run(TOKENS[start : start + 1], [-1], n_past=start)
+        alone = runner.compute_logits(TOKENS[start : start + 1], [-1], n_past=start)
         np.testing.assert_array_equal(alone[0], whole[start])
-    tree = runner.run([1, TOKENS[4], 2, TOKENS[5]], [-1, -1, 1, 1], n_past=4)
+    tree = runner.compute_logits([1, TOKENS[4], 2, TOKENS[5]], [-1, -1, 1, 1], n_past=4)
     np.testing.assert_array_equal(tree[[1, 3]], whole[4:6])
 
 
@@ -212,7 +212,7 @@ def test_fused_rows_of_trees_and_continuations_are_bit_identical(
 def test_quantised_weights(make_source: Any, write_graph: Any, scheme: str) -> None:
     source = Quantized(make_source(hidden_size=64, head_size=16, is_head_tied=True), scheme)
     runner = FusedRunner(write_graph(fused_graph(source), source), source.config, CONTEXT)
-    logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+    logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
     found = compare_logits(logits, ReferenceModel(source).forward(TOKENS).logits)
     # Activations are rounded to 8 bits; the weights are the same on both sides.
     assert found["kl_nats"] < 2e-3

@@ -59,7 +59,7 @@ def written(source: Any, folder: Path, kv_format: str) -> Path:
 def all_logits(graph: Path, source: Any) -> npt.NDArray[np.float32]:
     """Returns the logits of the tokens in one pass."""
     runner = FusedRunner(graph, source.config, len(TOKENS))
-    return runner.run(TOKENS, range(-1, len(TOKENS) - 1)).copy()
+    return runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1)).copy()
 
 
 def test_measures_are_those_of_the_two_graphs(make_source: Any, tmp_path: Path) -> None:

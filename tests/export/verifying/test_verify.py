@@ -37,7 +37,7 @@ def test_graphs_that_take_chains_only(make_source: Any, tmp_path: Path) -> None:
     class Chains(PortableRunner):
         def run(self, tokens: Any, parents: Any, n_past: int = 0) -> Any:
             assert list(parents) == list(range(-1, len(tokens) - 1))
-            return super().run(tokens, parents, n_past)
+            return super().compute_logits(tokens, parents, n_past)
 
     runner = Chains(written(source, tmp_path), source.config)
     report = verify_logits(runner, source, False)

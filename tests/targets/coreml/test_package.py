@@ -77,9 +77,9 @@ def test_trees_get_the_logits_of_the_reference(
     of_tree = reference.forward(TREE, PARENTS).logits
     chain = range(-1, len(PREFIX) - 1)
     check(runner.run_static(PREFILL, PREFIX, chain), expected[-1:])
-    check(runner.run(PREFIX, chain), expected)
-    check(runner.run(TREE, PARENTS, len(PREFIX)), of_tree)
-    alone = [runner.run([token], [-1], i) for i, token in enumerate(PREFIX)]
+    check(runner.compute_logits(PREFIX, chain), expected)
+    check(runner.compute_logits(TREE, PARENTS, len(PREFIX)), of_tree)
+    alone = [runner.compute_logits([token], [-1], i) for i, token in enumerate(PREFIX)]
     check(np.concatenate(alone), expected)
 
 
@@ -101,7 +101,7 @@ def test_rows_of_large_numbers_stay_within_float16(
     source = make_source()
     source.weights["embed_tokens.weight"] *= 2000  # type: ignore[attr-defined]
     expected = ReferenceModel(source).forward(PREFIX).logits
-    check(written(source, tmp_path).run(PREFIX, range(-1, len(PREFIX) - 1)), expected)
+    check(written(source, tmp_path).compute_logits(PREFIX, range(-1, len(PREFIX) - 1)), expected)
 
 
 def test_experts_are_refused(make_source: Callable[..., WeightSource]) -> None:

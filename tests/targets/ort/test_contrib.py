@@ -77,7 +77,7 @@ def test_logits_are_those_of_the_checkpoint(
     entry = export(ExportConfig(str(path), tmp_path / "b", device_target="ort")).manifest.target
     runner = PortableRunner(tmp_path / "b" / entry.graph, entry.config, is_prepacked=True)
     expected = ReferenceModel(open_checkpoint(str(path))).forward(TOKENS).logits
-    logits = runner.run(TOKENS, range(-1, len(TOKENS) - 1))
+    logits = runner.compute_logits(TOKENS, range(-1, len(TOKENS) - 1))
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 

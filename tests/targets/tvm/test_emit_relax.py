@@ -76,6 +76,6 @@ def test_logits_are_the_same_bits(
         ([8, 9, 10, 11], [-1, -1, 1, 1], len(tokens)),
         ([8], [-1], 5),
     ):
-        expected, found = (runner.run(nodes, parents, n_past) for runner in runners)
+        expected, found = (runner.compute_logits(nodes, parents, n_past) for runner in runners)
         assert np.abs(expected).max() > 0.1
         np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
