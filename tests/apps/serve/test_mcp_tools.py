@@ -1,6 +1,6 @@
 """The schemas of well-known MCP servers' tools: no request is refused, what is loosened is named.
 
-`tools/serving/mcp_tools.py` recorded them.
+`tools/serving/mcp_tools.py` of commit `607dc8de` recorded them.
 """
 
 from __future__ import annotations
