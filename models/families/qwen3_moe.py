@@ -27,8 +27,13 @@ def read_hf(fields: Fields) -> ModelConfig:
     )
     fields.refuse("use_sliding_window", False)
     refuse_dense_layers(fields)
+    return hf_mixture(fields, "qwen3_moe")
+
+
+def hf_mixture(fields: Fields, family: str) -> ModelConfig:
+    """Returns the config of a decoder with norms of heads and experts in all layers."""
     has_bias = fields.flag("attention_bias", False)
-    config = hf_decoder(fields, "qwen3_moe", has_qkv_bias=has_bias, has_qk_norm=True)
+    config = hf_decoder(fields, family, has_qkv_bias=has_bias, has_qk_norm=True)
     return dataclasses.replace(
         config,
         intermediate_size=fields.integer("moe_intermediate_size"),

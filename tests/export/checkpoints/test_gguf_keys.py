@@ -67,14 +67,15 @@ def test_lists_of_what_is_the_same_in_all_layers(make_gguf: Any) -> None:
         config_of(make_gguf, **{"attention.head_count_kv": [2, 2, 2]})
 
 
-def test_yarn_equals_that_of_transformers(make_gguf: Any) -> None:
+@pytest.mark.parametrize("keys", [{}, {"rope.scaling.yarn_attn_factor": 1.1386294}])
+def test_yarn_equals_that_of_transformers(make_gguf: Any, keys: dict[str, Any]) -> None:
     transformers = pytest.importorskip("transformers", reason="needs the dev extra")
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     config = config_of(
         make_gguf,
         **{"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
-           "rope.scaling.original_context_length": 128},
+           "rope.scaling.original_context_length": 128, **keys},
     )  # fmt: skip
     theirs = transformers.LlamaConfig(
         hidden_size=256, num_attention_heads=4, head_dim=64, max_position_embeddings=512,
@@ -85,6 +86,15 @@ def test_yarn_equals_that_of_transformers(make_gguf: Any) -> None:
     cos, sin = rope_tables(config, 64)
     np.testing.assert_allclose(cos, np.cos(angles) * scale, atol=2e-5)
     np.testing.assert_allclose(sin, np.sin(angles) * scale, atol=2e-5)
+
+
+def test_another_factor_of_yarn_is_refused(make_gguf: Any) -> None:
+    keys = {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+        "rope.scaling.yarn_attn_factor": 1.5,
+    }  # fmt: skip
+    with pytest.raises(CheckpointError, match=r"yarn_attn_factor is 1\.5, expected 1 or 1\.13863"):
+        config_of(make_gguf, **keys)
 
 
 def test_names_that_mean_a_known_expression(make_gguf: Any) -> None:
