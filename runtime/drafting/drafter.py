@@ -67,7 +67,7 @@ class DraftPrompt:
     hidden: layer -> hidden states of its last tokens, those that were computed, for the layers the
         drafter needs; to be kept.
     target: the text in the target model's KV cache, which holds all of it but the anchor whenever
-        drafts are asked for. Drafters may run passes over it to propose, and nothing else.
+        drafts are asked for. Drafters may read it, and nothing else.
     has_grammar: the output has to follow one.
     prediction: what the output is expected to repeat, with changes; see
         `GenerationConfig.prediction`.

@@ -19,10 +19,10 @@ class HeadRole:
     target model whose hidden states make the features. epsilon: of their norms. release: called
     with the head when nobody needs it. costs: of a level that is drafted behind each of these
     layers, in passes of the target model over one row; none where that has to be measured.
-    acceptance: share of its drafts that are taken for right before any was made. is_adapter: see
-    `ADAPTER`. needs_features: no token is read without features, so the first of a text is not.
-    has_raw_features: hidden states are features as they are, without a norm. mask_token,
-    block_size, predicts_next: see `ModelConfig`. token_pairs: see `HeadEntry`.
+    acceptance: share of its drafts that are taken for right before any was made. needs_features: no
+    token is read without features, so the first of a text is not. has_raw_features: hidden states
+    are features as they are, without a norm. mask_token, block_size, predicts_next: see
+    `ModelConfig`. token_pairs: see `HeadEntry`.
     """
 
     pool: SequencePool
@@ -33,7 +33,6 @@ class HeadRole:
     release: Callable[[Model], None] = lambda model: model.close()
     costs: Mapping[int, float] = field(default_factory=dict)
     acceptance: float = 0.6
-    is_adapter: bool = False
     needs_features: bool = False
     has_raw_features: bool = False
     mask_token: int = 0

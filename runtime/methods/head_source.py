@@ -9,11 +9,9 @@ from pathlib import Path
 
 from edgedec.models.blocks import decoder_shapes, head_weight
 from edgedec.models.draft_heads import (
-    ADAPTER,
     DFLASH,
     EAGLE,
     EAGLE3,
-    EXIT,
     HYDRA,
     LIGHT_HEADS,
     MEDUSA,
@@ -39,8 +37,6 @@ NEEDS = {
     EAGLE: Need.EAGLE,
     HYDRA: Need.HYDRA,
     MEDUSA: Need.MEDUSA,
-    EXIT: Need.EXIT,
-    ADAPTER: Need.EXIT,
     MTP_LAYER: Need.MTP,
     EAGLE3: Need.EAGLE,
     DFLASH: Need.DFLASH,
@@ -102,7 +98,6 @@ class HeadSource:
             release=release_model,
             costs=self.costs,
             acceptance=next(iter(self.entry.held_out), HeadRole.acceptance),
-            is_adapter=self.entry.kind == ADAPTER,
             needs_features=self.entry.kind in PUBLISHED,
             has_raw_features=self.entry.kind == EAGLE3,
             mask_token=config.mask_token,

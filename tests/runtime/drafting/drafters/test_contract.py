@@ -71,8 +71,6 @@ class Maker:
         role = DraftRole(self.pool, TokenMap.same(V, V), V)
         self.heads = SequencePool(ToyHead(V), 256)
         head = HeadRole(self.heads, TokenMap.same(V, V), V, HIDDEN_LAYERS, 1e-5)
-        self.exits = SequencePool(ToyHead(V, HEAD_WIDTH), 256)
-        end = replace(head, pool=self.exits, costs={1: 0.3, 3: 0.8})
         self.lights = SequencePool(ToyHead(V, self.n_seen * HEAD_WIDTH, N_LIGHTS), 256)
         light = replace(head, pool=self.lights, hidden_layers=(3,), costs={3: 0.1})
         self.blocks = SequencePool(ToyHead(V, 2 * HEAD_WIDTH + 2, is_masked=True), 256)
@@ -85,7 +83,6 @@ class Maker:
             Shared(lambda: role),
             {
                 Need.EAGLE: Shared(lambda: head),
-                Need.EXIT: Shared(lambda: end),
                 Need.HYDRA: Shared(lambda: light),
                 Need.MEDUSA: Shared(lambda: light),
                 Need.DFLASH: Shared(lambda: masked),
@@ -105,7 +102,6 @@ class Maker:
     def check_nothing_is_lent(self) -> None:
         assert self.pool._lent == []
         assert self.heads._lent == []
-        assert self.exits._lent == []
         assert self.lights._lent == []
         assert self.blocks._lent == []
         assert self.pards._lent == []
