@@ -130,8 +130,8 @@ def _methods(manifest: BundleManifest) -> list[str]:
         Need.DRAFT_MODEL: manifest.draft_name is not None,
     }
     if manifest.head is not None:
-        there[NEEDS[manifest.head.kind]] = True
-        there[Need.MTP] = there.get(Need.MTP) or manifest.head.joined is not None
+        need = Need.MTP if manifest.head.joined is not None else NEEDS.get(manifest.head.kind)
+        there[need] = True
     for name in drafter_names():
         need = find_drafter(name).need
         names.append(name if need is None or there.get(need) else f"{name} (with {need.option})")

@@ -32,14 +32,6 @@ class Need(Enum):
         "a draft head: train one with edgedec train head",
         "edgedec train head",
     )
-    HYDRA = (
-        "light draft heads: train them with edgedec train head --kind hydra",
-        "edgedec train head --kind hydra",
-    )
-    MEDUSA = (
-        "light draft heads: train them with edgedec train head --kind medusa",
-        "edgedec train head --kind medusa",
-    )
     MTP = (
         "a layer for drafting from the model's publisher, or light heads in the model's own graph: "
         "train these with edgedec train head --kind hydra",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from edgedec.models.token_pairs import TokenPairs
 from edgedec.runtime.sequences.model import Model
@@ -17,12 +17,9 @@ class HeadRole:
 
     target_vocab_size: tokens that the target model has logits for. hidden_layers: layers of the
     target model whose hidden states make the features. epsilon: of their norms. release: called
-    with the head when nobody needs it. costs: of a level that is drafted behind each of these
-    layers, in passes of the target model over one row; none where that has to be measured.
-    acceptance: share of its drafts that are taken for right before any was made. needs_features: no
-    token is read without features, so the first of a text is not. has_raw_features: hidden states
-    are features as they are, without a norm. mask_token, block_size, predicts_next: see
-    `ModelConfig`. token_pairs: see `HeadEntry`.
+    with the head when nobody needs it. needs_features: no token is read without features, so the
+    first of a text is not. has_raw_features: hidden states are features as they are, without a
+    norm. mask_token, block_size, predicts_next: see `ModelConfig`. token_pairs: see `HeadEntry`.
     """
 
     pool: SequencePool
@@ -31,8 +28,6 @@ class HeadRole:
     hidden_layers: tuple[int, ...]
     epsilon: float
     release: Callable[[Model], None] = lambda model: model.close()
-    costs: Mapping[int, float] = field(default_factory=dict)
-    acceptance: float = 0.6
     needs_features: bool = False
     has_raw_features: bool = False
     mask_token: int = 0

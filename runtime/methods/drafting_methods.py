@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.models.draft_heads import LIGHT_HEADS
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.decoding.auto_planner import MTP, AutoPlanner
 from edgedec.runtime.decoding.cost_book import CostBook
@@ -90,8 +89,6 @@ class DraftingMethods:
                 for n, method in known.items()
                 if method.is_automatic and self._parts.drafters.has(method.need)
             ]
-            if MTP in chosen:  # which are the same heads, and take no passes of their own
-                chosen = [n for n in chosen if n not in LIGHT_HEADS]
         else:
             chosen = list(dict.fromkeys(name.split("+")))
         for n in chosen:

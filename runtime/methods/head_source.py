@@ -12,9 +12,7 @@ from edgedec.models.draft_heads import (
     DFLASH,
     EAGLE,
     EAGLE3,
-    HYDRA,
     LIGHT_HEADS,
-    MEDUSA,
     MTP_LAYER,
     PARD2,
     PUBLISHED,
@@ -35,14 +33,12 @@ from edgedec.runtime.text.token_map import TokenMap
 
 NEEDS = {
     EAGLE: Need.EAGLE,
-    HYDRA: Need.HYDRA,
-    MEDUSA: Need.MEDUSA,
     MTP_LAYER: Need.MTP,
     EAGLE3: Need.EAGLE,
     DFLASH: Need.DFLASH,
     PARD2: Need.PARD,
 }
-"""Kind of head -> what drafters need that has one."""
+"""Kind of head that drafts in passes of its own -> what drafters need that has one."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class HeadSource:
     """A draft head and what opening it takes.
 
     folder: bundle that holds it. identity: names the head's files. affinity: where its threads
-    stay. costs: see `HeadRole`.
+    stay. mtp_share: of a pass over one row that the light heads in the model's own graph take.
     """
 
     folder: Path
@@ -60,22 +56,17 @@ class HeadSource:
     threads: int
     context: int
     affinity: Affinity = field(default_factory=Affinity)
-    costs: Mapping[int, float] = field(default_factory=dict)
+    mtp_share: float = 0.0
 
     @property
-    def need(self) -> Need:
-        """What drafters need that has it."""
-        return NEEDS[self.entry.kind]
+    def need(self) -> Need | None:
+        """What drafters need that has it; None of light heads, which run in the model's graph."""
+        return NEEDS.get(self.entry.kind)
 
     @property
     def mtp(self) -> str | None:
         """Its kind, where it is in the target model's own graph, too."""
         return None if self.entry.joined is None else self.entry.kind
-
-    @property
-    def mtp_share(self) -> float:
-        """Share of a pass over one row that the light heads in the model's own graph take."""
-        return self.entry.head.config.n_layers * sum(self.costs.values())
 
     def open(self) -> HeadRole:
         """Returns the head, opened; raises a BundleError where it is broken."""
@@ -96,8 +87,6 @@ class HeadSource:
             hidden_layers=self.entry.hidden_layers,
             epsilon=config.rms_norm_eps,
             release=release_model,
-            costs=self.costs,
-            acceptance=next(iter(self.entry.held_out), HeadRole.acceptance),
             needs_features=self.entry.kind in PUBLISHED,
             has_raw_features=self.entry.kind == EAGLE3,
             mask_token=config.mask_token,
@@ -131,15 +120,12 @@ def find_head(
         threads=threads,
         context=min(context, entry.head.context),
         affinity=affinity,
-        costs={} if entry.kind in (EAGLE, *PUBLISHED) else _costs(entry, target),
+        mtp_share=_mtp_share(entry, target) if entry.kind in LIGHT_HEADS else 0.0,
     )
 
 
-def _costs(entry: HeadEntry, target: ModelEntry) -> dict[int, float]:
-    """Returns what a drafted level costs behind each exit: its share of the weights read.
-
-    Of light heads, which are behind the last layer, that is the mean of them.
-    """
+def _mtp_share(entry: HeadEntry, target: ModelEntry) -> float:
+    """Returns which share of the target model's weights all light heads read, LM head included."""
 
     def n_bits(shapes: Mapping[str, tuple[int, ...]], model: ModelEntry, of: str) -> int:
         return sum(
@@ -148,15 +134,9 @@ def _costs(entry: HeadEntry, target: ModelEntry) -> dict[int, float]:
             if len(shape) == 2 and name.startswith(of)
         )
 
-    config, head = target.config, entry.head
-    shapes = decoder_shapes(config)
-    of_layer = [n_bits(shapes, target, f"layers.{i}.") for i in range(config.n_layers)]
-    whole = sum(of_layer) + n_bits(shapes, target, head_weight(config))
-    width = head.contract.can.features
-    head_parts = head_shapes(head.config, width, entry.kind)
-    if entry.kind in LIGHT_HEADS:
-        of_lights = n_bits(head_parts, head, "layers.") / head.config.n_layers
-        of_head = of_lights + n_bits(head_parts, head, "lm_head.")
-        return {config.n_layers: of_head / whole}
-    of_head = n_bits(head_parts, head, "")
-    return {i: (sum(of_layer[:i]) + of_head) / whole for i in entry.hidden_layers}
+    shapes = decoder_shapes(target.config)
+    whole = n_bits(shapes, target, "layers.") + n_bits(shapes, target, head_weight(target.config))
+    head = entry.head
+    of_heads = head_shapes(head.config, head.contract.can.features, entry.kind)
+    of_logits = head.config.n_layers * n_bits(of_heads, head, "lm_head.")
+    return (n_bits(of_heads, head, "layers.") + of_logits) / whole

@@ -193,7 +193,7 @@ def _method_parts(
         store=store,
         is_store_growing=opening.options.is_store_growing,
         draft=None if draft is None else Shared(draft.open),
-        heads={} if head is None else {head.need: Shared(head.open)},
+        heads={} if head is None or head.need is None else {head.need: Shared(head.open)},
         mtp=None if head is None else head.mtp,
     )
     return MethodParts(

@@ -74,9 +74,3 @@ class RowStats:
     def copy(self) -> RowStats:
         """Returns the same statistics in arrays of their own."""
         return RowStats(**{name: values.copy() for name, values in vars(self).items()})
-
-    @classmethod
-    def joined(cls, parts: Sequence[RowStats]) -> RowStats:
-        """Returns the statistics of the rows of all ``parts``."""
-        names = vars(parts[0])
-        return RowStats(**{n: np.concatenate([vars(part)[n] for part in parts]) for n in names})

@@ -85,13 +85,6 @@ class Rows:
         logits = self.logits[list(rows)] if len(self.logits) else self.logits
         return Rows(logits, {}, self.stats.part(rows), self.ms)
 
-    @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """Returns the asked rows of passes, one behind the other, and no hidden states."""
-        logits = np.concatenate([part.logits for part in parts])
-        stats = RowStats.joined([part.stats for part in parts])
-        return cls(logits, {}, stats, sum(part.ms for part in parts))
-
     @property
     def stats(self) -> RowStats:
         """Statistics of the asked rows."""

@@ -91,7 +91,7 @@ def test_methods_run(small_bundle: Path, method: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--method", "hydra"), "unknown method 'hydra'"),
+        (("--method", "rapid"), "unknown method 'rapid'"),
     ],
 )
 def test_methods_of_labs_are_refused(

@@ -71,8 +71,6 @@ class Maker:
         role = DraftRole(self.pool, TokenMap.same(V, V), V)
         self.heads = SequencePool(ToyHead(V), 256)
         head = HeadRole(self.heads, TokenMap.same(V, V), V, HIDDEN_LAYERS, 1e-5)
-        self.lights = SequencePool(ToyHead(V, self.n_seen * HEAD_WIDTH, N_LIGHTS), 256)
-        light = replace(head, pool=self.lights, hidden_layers=(3,), costs={3: 0.1})
         self.blocks = SequencePool(ToyHead(V, 2 * HEAD_WIDTH + 2, is_masked=True), 256)
         self.pards = SequencePool(ToyHead(V, 2 * HEAD_WIDTH), 256)
         pard = replace(head, pool=self.pards, mask_token=V - 1)
@@ -83,8 +81,6 @@ class Maker:
             Shared(lambda: role),
             {
                 Need.EAGLE: Shared(lambda: head),
-                Need.HYDRA: Shared(lambda: light),
-                Need.MEDUSA: Shared(lambda: light),
                 Need.DFLASH: Shared(lambda: masked),
                 Need.PARD: Shared(lambda: pard),
             },
@@ -94,15 +90,9 @@ class Maker:
             return method.make(parts)
         return method.make(parts, self.split)
 
-    @property
-    def n_seen(self) -> int:
-        """What the last light head reads."""
-        return N_LIGHTS if self.name == "hydra" else 1
-
     def check_nothing_is_lent(self) -> None:
         assert self.pool._lent == []
         assert self.heads._lent == []
-        assert self.lights._lent == []
         assert self.blocks._lent == []
         assert self.pards._lent == []
 
