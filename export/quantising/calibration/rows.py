@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from edgedec.models.blocks import head_weight
 from edgedec.models.reference import CHUNK_ROWS, ExpertRows, LayerPart, ReferenceModel, ReferenceOps
 from edgedec.models.weights import WeightSource, float_rows
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 OnInputs = Callable[[str, Floats], None]
-"""Called with the name of a matrix and its inputs [T, K] before it is used."""
+"""Called with the name of a matrix and its inputs [T, K] before it is used. Here and below T counts
+the tokens of all texts but those held out: what they are measured on must not adapt to them."""
 OnNorm = Callable[[str, Floats], Floats | None]
 """Called with the name of a norm and its outputs [T, K]; may divide the norm by what it returns."""
 
@@ -68,7 +70,7 @@ class SideBySideOps(ReferenceOps):
     def rms_norm(self, x: Floats, weight: str) -> Floats:
         """Returns the norm of all rows, by the weights it has after they were seen."""
         normed = super().rms_norm(x, weight)
-        scale = self._on_norm(weight, normed[: len(normed) - self._n_held])
+        scale = self._on_norm(weight, normed[: len(normed) - 2 * self._n_held])
         result: Floats = np.asarray(normed if scale is None else normed / scale, np.float32)
         return result
 
@@ -99,9 +101,15 @@ class SideBySideOps(ReferenceOps):
         return np.concatenate([step(ops, *of_text) for ops, of_text in of_texts])
 
     def linear(self, x: Floats, weight: str, bias: str | None = None) -> Floats:
-        """Returns ``x @ W.T + b``, each row with the matrix of its model."""
+        """Returns ``x @ W.T + b``, each row with the matrix of its model.
+
+        The LM head's are those of texts held out alone: nobody reads other logits.
+        """
+        n_seen = len(x) - 2 * self._n_held
+        self._on_inputs(weight, x[:n_seen])
+        if weight == head_weight(self._config):
+            x = x[n_seen:]
         n_quantised = len(x) - self._n_held
-        self._on_inputs(weight, x[:n_quantised])
         y = np.concatenate(
             [
                 _product(x[:n_quantised], self._quantised, weight, self._shapes[weight][0]),
@@ -121,7 +129,9 @@ class SideBySideOps(ReferenceOps):
         n_quantised = len(self._tokens) - self._n_held
         is_quantised = [rows < n_quantised for _, rows, _ in chosen]
         pairs = list(zip(inputs, is_quantised, strict=True))
-        self._on_inputs(weight, np.concatenate([x[kept] for x, kept in pairs]))
+        is_seen = [rows < n_quantised - self._n_held for _, rows, _ in chosen]
+        read = [x[seen] for x, seen in zip(inputs, is_seen, strict=True)]
+        self._on_inputs(weight, np.concatenate(read))
         n = self._shapes[weight][0] // self._config.n_experts
         parts = []
         for (expert, *_), (x, kept) in zip(chosen, pairs, strict=True):
@@ -134,8 +144,8 @@ class SideBySideOps(ReferenceOps):
         return parts
 
     def select_rows(self, x: Floats) -> Floats:
-        """Returns the rows of texts held out, first of the quantised, then of the float model."""
-        return x[len(x) - 2 * self._n_held :]
+        """Returns ``x``: the LM head is rounded for what all texts have it read."""
+        return x
 
 
 def _product(x: Floats, source: WeightSource, weight: str, n: int) -> Floats:
