@@ -56,7 +56,7 @@ _CHUNK_WEIGHTS = 1 << 22
 
 _SYMMETRIC_TRIALS = (7.0, 7.4, 7.7, 8.0, 8.3, 8.6)
 _RANGE_TRIALS = (14.0, 14.5, 15.0, 15.5, 16.0)
-"""Codes spanned by the extreme value of a group (4 bits), respectively by its range."""
+"""Codes spanned by the extreme value of a group, respectively by its range: of 4 bits."""
 
 
 class Quantized(EditedCheckpoint):
@@ -171,7 +171,7 @@ def quantize_rows(values: Floats, fmt: QuantFormat) -> PlainTensor:
     """
     searches = {ScaleKind.SINGLE: _search_symmetric, ScaleKind.ONE_MIN: _search_range}
     if fmt.kind not in searches:
-        raise ConfigError(f"cannot quantise to {fmt.name}; choose q8_0, q8_1, q4_0 or q4_1")
+        raise ConfigError(f"cannot quantise to {fmt.name}; choose q8_0, q5_0, q4_0 or q4_1")
     n, k = values.shape
     # A last partial group repeats its last value, which leaves its range as it is.
     padded = np.pad(values, ((0, 0), (0, -k % GROUP)), mode="edge")
@@ -201,7 +201,7 @@ def _search_symmetric(x: Floats, fmt: QuantFormat) -> tuple[npt.NDArray[np.uint8
 
 def _best_symmetric(x: Floats, extreme: Floats, zero: int) -> Floats:
     best, gain = np.zeros_like(extreme), np.zeros_like(extreme)
-    for span in _SYMMETRIC_TRIALS:
+    for span in np.array(_SYMMETRIC_TRIALS, np.float32) * np.float32(zero / 8):
         # The extreme value takes the negative end, which has one code more.
         codes = _round(x * (-span * _inverse(extreme))[:, None], -zero, zero - 1)
         product, square = _dot(x, codes), _dot(codes, codes)
@@ -230,7 +230,7 @@ def _best_range(x: Floats, low: Floats, width: Floats, top: int) -> tuple[Floats
     best_scale, best_minimum, loss = np.zeros_like(low), low, np.full_like(low, np.inf)
     above = x - low[:, None]  # distances from the lowest value, so that sums do not cancel
     total = above.sum(axis=1)
-    for span in _RANGE_TRIALS:
+    for span in np.array(_RANGE_TRIALS, np.float32) * np.float32(top / 15):
         codes = _round(above * (span * _inverse(width))[:, None], 0, top)
         count, square, product = codes.sum(axis=1), _dot(codes, codes), _dot(above, codes)
         scale = (GROUP * product - total * count) * _inverse(GROUP * square - count * count)

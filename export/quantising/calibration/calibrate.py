@@ -46,14 +46,14 @@ class Finished:
         """Keeps the matrix ``name``."""
         self._save(name, codes=tensor.codes, scale=tensor.scale, minimum=tensor.minimum)
 
-    def load_scale(self, norm: str) -> Floats | None:
-        """Returns what ``norm`` was divided by, None if it is not there or damaged."""
-        arrays = self._load(norm, ("divisor",))
+    def load_vector(self, name: str) -> Floats | None:
+        """Returns the numbers kept for ``name``, None if they are not there or damaged."""
+        arrays = self._load(name, ("vector",))
         return None if arrays is None else arrays[0]
 
-    def save_scale(self, norm: str, scale: Floats) -> None:
-        """Keeps what ``norm`` is divided by."""
-        self._save(norm, divisor=scale)
+    def save_vector(self, name: str, vector: Floats) -> None:
+        """Keeps numbers for ``name``: what a norm is divided by, what a matrix costs."""
+        self._save(name, vector=vector)
 
     def _load(self, name: str, keys: Sequence[str]) -> list[Any] | None:
         try:
@@ -112,11 +112,11 @@ class Calibration:
         readers = {name: self._quantised.format(name) for name in self._readers.get(norm, ())}
         if not readers or not all(self._is_compensated(*reader) for reader in readers.items()):
             return None
-        scale = self._finished.load_scale(norm) if self._finished else None
+        scale = self._finished.load_vector(norm) if self._finished else None
         if scale is None or scale.shape != outputs.shape[1:]:
             scale = scale_for(outputs)
             if self._finished:
-                self._finished.save_scale(norm, scale)
+                self._finished.save_vector(norm, scale)
         self._source.scale(norm, tuple(readers), scale)
         return scale
 

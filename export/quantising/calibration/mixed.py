@@ -1,4 +1,8 @@
-"""Bits of each matrix, chosen against a budget by what they cost its outputs."""
+"""Bits of each matrix, chosen against a budget by what they cost the model's predictions.
+
+Each matrix is rounded alone to the fewest bits, and the KL divergence that this causes is measured.
+That of the other formats is in proportion to their squared errors in the matrix's outputs.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,25 @@ import numpy as np
 import numpy.typing as npt
 
 from edgedec.export.checkpoints.checkpoint import Checkpoint
+from edgedec.export.quantising.calibration.calibrate import Finished, OnProgress
 from edgedec.export.quantising.calibration.rows import SideBySideOps
+from edgedec.export.quantising.calibration.scores import score
 from edgedec.export.quantising.calibration.texts import CalibrationTexts
-from edgedec.export.quantising.quantise import quantize_rows
+from edgedec.export.quantising.quantise import MIXED, Quantized, quantize_rows
 from edgedec.models.blocks import head_weight
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import find_family, matrices
 from edgedec.models.quant import FORMATS, QuantFormat, ScaleKind
+from edgedec.models.reference import ReferenceModel
 from edgedec.models.weights import float_rows
 
 Floats = npt.NDArray[np.float32]
 
-CANDIDATES = tuple(FORMATS[name] for name in ("q4_0", "q4_1", "q8_0"))
+CANDIDATES = tuple(FORMATS[name] for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
 """Formats a matrix may get, the smallest first."""
 _ROWS = 1024
+_N_TOKENS = 128
+"""Tokens of the passes that measure KL divergences, one for each matrix."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +50,32 @@ def stored_bits(fmt: QuantFormat) -> float:
 
 
 def choose_formats(
-    source: Checkpoint, texts: CalibrationTexts, target_bits: float
+    source: Checkpoint,
+    texts: CalibrationTexts,
+    target_bits: float,
+    finished: Finished | None = None,
+    on_progress: OnProgress = lambda done, total: None,
 ) -> dict[str, QuantFormat]:
     """Returns a format for each float matrix, ``target_bits`` a weight on the mean.
 
-    All begin with the fewest bits; more go where each takes away the most of the relative error of
-    outputs, as measured on ``texts``.
+    All begin with the fewest bits; more go where each takes away the most of the KL divergence that
+    is expected on ``texts``.
+
+    finished: keeps what is measured of each matrix, for an export that goes on later.
 
     Raises:
         ConfigError: no choice has so few bits.
     """
-    errors = _measure(source, texts)
-    sizes = {name: float(np.prod(matrices(source.config)[name])) for name in errors}
+    costs = _costs(source, texts, finished, on_progress)
+    sizes = {name: float(np.prod(matrices(source.config)[name])) for name in costs}
     room = (target_bits - stored_bits(CANDIDATES[0])) * sum(sizes.values())
     if room < 0:
         raise ConfigError(
             f"target bits are {target_bits:g}, expected at least {stored_bits(CANDIDATES[0]):g}: "
             f"that is the smallest format a matrix can have"
         )
-    chosen = dict.fromkeys(errors, CANDIDATES[0])
-    while steps := [s for s in _steps(chosen, errors, sizes) if s.n_bits <= room and s.gain > 0]:
+    chosen = dict.fromkeys(costs, CANDIDATES[0])
+    while steps := [s for s in _steps(chosen, costs, sizes) if s.n_bits <= room and s.gain > 0]:
         best = max(steps, key=lambda step: step.gain / step.n_bits)
         chosen[best.name] = best.fmt
         room -= best.n_bits
@@ -69,19 +84,45 @@ def choose_formats(
 
 def _steps(
     chosen: Mapping[str, QuantFormat],
-    errors: Mapping[str, Mapping[str, float]],
+    costs: Mapping[str, Mapping[str, float]],
     sizes: Mapping[str, float],
 ) -> list[_Step]:
     return [
         _Step(
             name,
             larger,
-            errors[name][fmt.name] - errors[name][larger.name],
+            costs[name][fmt.name] - costs[name][larger.name],
             (stored_bits(larger) - stored_bits(fmt)) * sizes[name],
         )
         for name, fmt in chosen.items()
         for larger in CANDIDATES[CANDIDATES.index(fmt) + 1 :]
     ]
+
+
+def _costs(
+    source: Checkpoint,
+    texts: CalibrationTexts,
+    finished: Finished | None,
+    on_progress: OnProgress,
+) -> dict[str, dict[str, float]]:
+    """Returns the KL divergence that each matrix is expected to cause, by format."""
+    errors = _measure(source, texts)
+    ids = texts.texts[0][:_N_TOKENS]
+    expected = ReferenceModel(source).forward(ids.tolist()).logits
+    costs: dict[str, dict[str, float]] = {}
+    for name, by_format in errors.items():
+        known = finished.load_vector(name) if finished else None
+        if known is None:
+            others = {other: source.format(other) for other in errors if other != name}
+            one = Quantized(source, MIXED, formats=others | {name: CANDIDATES[0]})
+            logits = ReferenceModel(one).forward(ids.tolist()).logits
+            known = np.array([score(logits, expected, ids).kl_nats])
+            if finished:
+                finished.save_vector(name, known)
+        least = max(by_format[CANDIDATES[0].name], 1e-30)
+        on_progress(len(costs), len(errors))
+        costs[name] = {fmt: float(known[0]) * error / least for fmt, error in by_format.items()}
+    return costs
 
 
 def _measure(source: Checkpoint, texts: CalibrationTexts) -> dict[str, dict[str, float]]:
@@ -92,7 +133,7 @@ def _measure(source: Checkpoint, texts: CalibrationTexts) -> dict[str, dict[str,
         if source.format(name).is_float and name not in errors:
             errors[name] = _errors(source, name, np.mean(inputs * inputs, axis=0))
 
-    ops = SideBySideOps(source, source, texts.texts[:1], [texts.held_out], on_inputs)
+    ops = SideBySideOps(source, source, texts.texts[:1], [], on_inputs)
     find_family(source.config.family).recipe(ops, source.config)
     embedding = "embed_tokens.weight"
     if head_weight(source.config) != embedding and source.format(embedding).is_float:

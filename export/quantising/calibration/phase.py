@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 from pathlib import Path
 
+from edgedec.export.checkpoints.checkpoint import Checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.phases.recipe_model import RecipeModel
 from edgedec.export.quantising.calibration.calibrate import Calibration, Finished
@@ -32,13 +33,14 @@ def calibrate(model: RecipeModel) -> Quantized:
             "a text yet: export without it"
         )
     texts = read_texts(options.calibrate, model.published)
-    formats = None
+    folder, formats = unfinished_folder(options), None
     if options.quantization == MIXED:
         assert options.target_bits is not None
-        formats = choose_formats(model.source, texts, options.target_bits)
+        measured = Finished(folder, _key(model, model.source, texts))
+        formats = choose_formats(model.source, texts, options.target_bits, measured, model.report)
     scaled = Scaled(model.source)
     quantised = Quantized(scaled, model.quantization, scratch=model.bundle_folder, formats=formats)
-    finished = Finished(unfinished_folder(options), _key(model, quantised, texts))
+    finished = Finished(folder, _key(model, quantised, texts))
     scores = Calibration(scaled, quantised, finished, model.report).compute_scores(texts)
     model.calibration = {
         **dataclasses.asdict(scores),
@@ -60,9 +62,9 @@ def forget_unfinished(config: ExportConfig) -> None:
         shutil.rmtree(unfinished_folder(config), ignore_errors=True)
 
 
-def _key(model: RecipeModel, quantised: Quantized, texts: CalibrationTexts) -> str:
+def _key(model: RecipeModel, weights: Checkpoint, texts: CalibrationTexts) -> str:
     """Returns what two calibrations have in common if one can go on where the other ended."""
-    formats = {name: quantised.format(name).name for name in matrices(quantised.config)}
+    formats = {name: weights.format(name).name for name in matrices(weights.config)}
     ids = [text.tolist() for text in (*texts.texts, texts.held_out)]
     return repr((model.config.source, model.source.config, model.config.lora, formats, ids))
 

@@ -9,21 +9,23 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgedec.export.checkpoints.checkpoint import open_checkpoint
+from edgedec.export.checkpoints.checkpoint import EditedCheckpoint, open_checkpoint
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.export.quantising.calibration import compensate
-from edgedec.export.quantising.calibration.calibrate import Calibration
+from edgedec.export.quantising.calibration.calibrate import Calibration, Finished
 from edgedec.export.quantising.calibration.compensate import Moments, round_compensated
 from edgedec.export.quantising.calibration.mixed import choose_formats, stored_bits
 from edgedec.export.quantising.calibration.norm_readers import norm_readers
 from edgedec.export.quantising.calibration.scaling import Scaled, scale_for
+from edgedec.export.quantising.calibration.scores import Scores, score
 from edgedec.export.quantising.calibration.texts import CalibrationTexts, read_texts
 from edgedec.export.quantising.quantise import Quantized, quantize_rows
 from edgedec.models.errors import ConfigError
 from edgedec.models.families import matrices
-from edgedec.models.quant import FORMATS
+from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 from edgedec.models.reference import ReferenceModel
+from edgedec.models.weights import float_rows
 
 N_MATRICES = 2 * 7 + 1
 """Of the tiny model, with its head."""
@@ -117,6 +119,22 @@ def test_the_pass_measures_what_the_reference_computes(make_gguf: Any, text: Pat
     assert calibrated.kl_nats < 0.8 * rounded.kl_nats
 
 
+def test_what_is_held_out_changes_no_weight(make_gguf: Any, text: Path) -> None:
+    checkpoint = open_checkpoint(str(make_gguf("qwen2")))
+    texts = read_texts(text, checkpoint, length=64)
+
+    def made(held_out: npt.NDArray[np.int64]) -> dict[str, Floats]:
+        scaled = Scaled(checkpoint)
+        quantised = Quantized(scaled, "int4")
+        Calibration(scaled, quantised).compute_scores(CalibrationTexts(texts.texts[:2], held_out))
+        shapes = matrices(checkpoint.config)
+        return {name: float_rows(quantised, name, 0, n) for name, (n, _) in shapes.items()}
+
+    first, second = made(texts.held_out), made(texts.texts[5])
+    for name, weights in first.items():
+        np.testing.assert_array_equal(weights, second[name], err_msg=name)
+
+
 def test_a_scaled_model_is_what_it_was(make_gguf: Any) -> None:
     checkpoint = open_checkpoint(str(make_gguf("qwen2")))
     scaled = Scaled(checkpoint)
@@ -162,6 +180,46 @@ def test_mixed_spends_its_bits_where_they_help(make_gguf: Any, text: Path) -> No
         assert target - 0.4 < bits / sum(sizes.values()) <= target
     with pytest.raises(ConfigError, match=r"target bits are 4\.2, expected at least 4\.5"):
         choose_formats(checkpoint, texts, 4.2)
+
+
+class WithoutAttention(EditedCheckpoint):
+    """A checkpoint whose first layer adds nothing of what it attends to."""
+
+    def rows(self, name: str, start: int, stop: int) -> PlainTensor:
+        rows = super().rows(name, start, stop)
+        values = rows.dequantize()
+        if name == "layers.0.self_attn.o_proj.weight":
+            values[:] = 0
+        return PlainTensor(FORMATS["f32"], values)
+
+    def format(self, name: str) -> QuantFormat:
+        return FORMATS["f32"]
+
+
+def test_mixed_spends_nothing_where_predictions_do_not_change(
+    make_gguf: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = WithoutAttention(open_checkpoint(str(make_gguf("llama"))))
+    texts = read_texts(text, checkpoint, length=64)
+    measured: list[float] = []
+
+    def counted(*logits: Any) -> Scores:
+        scores = score(*logits)
+        measured.append(scores.kl_nats)
+        return scores
+
+    monkeypatch.setattr("edgedec.export.quantising.calibration.mixed.score", counted)
+    finished = Finished(tmp_path, "a key")
+    formats = choose_formats(checkpoint, texts, 6.0, finished)
+    n_measured = N_MATRICES + 1  # and the embedding
+    unused = {f"layers.0.self_attn.{part}_proj.weight" for part in "qkvo"}
+    assert {formats[name].name for name in unused} == {"q4_0"}
+    assert {fmt.name for name, fmt in formats.items() if name not in unused} & {"q5_0", "q5_1"}
+    assert len(measured) == len(formats) == n_measured
+    damaged = next(tmp_path.glob("*.o_proj.weight.npz"))
+    damaged.write_bytes(damaged.read_bytes()[:50])
+    assert choose_formats(checkpoint, texts, 6.0, finished) == formats
+    assert len(measured) == n_measured + 1
 
 
 def options(source: Path, folder: Path, text: Path, **changed: Any) -> ExportConfig:
