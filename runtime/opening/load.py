@@ -38,6 +38,7 @@ from edgedec.runtime.opening.bundle_parts import (
 )
 from edgedec.runtime.opening.devices import draft_on_device, on_device
 from edgedec.runtime.opening.options import EngineOptions
+from edgedec.runtime.opening.room import warn_of_disk
 from edgedec.runtime.opening.split_cores import at_home, split_cores
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import Model
@@ -105,6 +106,7 @@ def load(
     report = on_progress or (lambda phase, done, total: None)
     report("load", 0, 2)
     opening = _begin(folder, options)
+    warn_of_disk(folder, opening.manifest, opening.entry)
     store = _find_store(opening)
     report("load", 1, 2)
     memory = _new_memory(opening)
