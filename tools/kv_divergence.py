@@ -1,32 +1,68 @@
 """What a smaller KV cache changes: two bundles of a model read the same text, pass by pass.
 
 python tools/kv_divergence.py float16.edgedec k5v4.edgedec text.txt --tokens 2048
+python tools/kv_divergence.py float16.edgedec k5v4.edgedec text.txt --tokens 16384 --needles 10
+
+With ``--needles``, numbers are hidden in the text, evenly spaced, and then asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 import edgedec
+from edgedec.runtime.sequences.sequence import TokenSequence
 from edgedec.runtime.sequences.token_tree import TokenTree
+from edgedec.runtime.text.tokenizer import Tokenizer
 
 Float64 = npt.NDArray[np.float64]
 
+NAMES = (
+    *("Oslo", "Lima", "Cairo", "Kyoto", "Quito", "Delhi", "Paris", "Minsk", "Dakar", "Sofia"),
+    *("Hanoi", "Turin", "Perth", "Accra", "Bergen", "Havana", "Tunis", "Riga", "Bonn", "Doha"),
+)
+"""Of which numbers are hidden in the text."""
 
-def log_probabilities(
-    bundle: Path, tokens: Sequence[int], n_scored: int, n_rows: int
-) -> tuple[Float64, float]:
-    """Returns natural log-probabilities after the last ``n_scored`` tokens, and MB of KV cache.
+
+@dataclass(frozen=True)
+class Question:
+    """What continues the text, and the tokens that are right after it."""
+
+    tokens: Sequence[int]
+    answer: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one bundle made of the text.
+
+    log_probabilities: natural ones after the last tokens [n_scored, vocabulary]. mb: of KV cache.
+    n_found: questions that greedy decoding answers.
+    """
+
+    log_probabilities: Float64
+    mb: float
+    n_found: int
+
+
+def read(
+    bundle: Path,
+    tokens: Sequence[int],
+    n_scored: int,
+    n_rows: int,
+    questions: Sequence[Question] = (),
+) -> Reading:
+    """Returns what the bundle predicts after the last ``n_scored`` tokens.
 
     n_rows: of a pass. Each pass writes its rows to the KV cache and reads the earlier ones there.
-    Shape: [n_scored, vocabulary].
     """
-    options = edgedec.EngineOptions(context=len(tokens) + 1)
+    options = edgedec.EngineOptions(context=len(tokens) + 64)
     with edgedec.load(bundle, options) as engine:
         sequence = engine.new_sequence()
         scored = []
@@ -38,7 +74,43 @@ def log_probabilities(
             sequence.commit(range(len(part)))
             if len(rows):
                 scored.append(log_softmax(logits[-len(rows) :].astype(np.float64)))
-        return np.concatenate(scored), sequence.nbytes / 1e6
+        mb = sequence.nbytes / 1e6
+        n_found = sum(is_answered(sequence, question) for question in questions)
+        return Reading(np.concatenate(scored), mb, n_found)
+
+
+def is_answered(sequence: TokenSequence, question: Question) -> bool:
+    """Returns whether greedy decoding gives the answer; leaves the sequence as it was."""
+    n_before = sequence.n_tokens
+    part, is_right = list(question.tokens), True
+    for expected in question.answer:
+        logits = sequence.forward(TokenTree.chain(part), [len(part) - 1]).logits
+        sequence.commit(range(len(part)))
+        is_right = is_right and int(logits[-1].argmax()) == expected
+        part = [expected]
+    sequence.truncate(n_before)
+    return is_right
+
+
+def hidden(
+    tokenizer: Tokenizer, text: Sequence[int], n_tokens: int, n_needles: int
+) -> tuple[list[int], list[Question]]:
+    """Returns the first tokens of ``text`` with a number hidden in each part, and the questions."""
+    numbers = np.random.default_rng(0).integers(10000, 100000, n_needles)
+    pairs = list(zip(NAMES[:n_needles], numbers.tolist(), strict=True))
+    needles = [tokenizer.encode(f" The secret number of {n} is {i}. ") for n, i in pairs]
+    n_plain = n_tokens - sum(map(len, needles))
+    cuts = np.linspace(0, n_plain, n_needles + 1).astype(int).tolist()
+    mixed: list[int] = []
+    for start, stop, needle in zip(cuts, cuts[1:], needles, strict=False):
+        middle = (start + stop) // 2
+        mixed += [*text[start:middle], *needle, *text[middle:stop]]
+    questions = []
+    for name, number in pairs:
+        asked = tokenizer.encode(f" The secret number of {name} is")
+        whole = tokenizer.encode(f" The secret number of {name} is {number}.")
+        questions.append(Question(asked, whole[len(asked) : -1]))
+    return mixed or list(text[:n_tokens]), questions
 
 
 def log_softmax(logits: Float64) -> Float64:
@@ -57,23 +129,37 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048, help="tokens that are read")
     parser.add_argument("--scored", type=int, default=256, help="of those, the last that count")
     parser.add_argument("--rows", type=int, default=256, help="tokens of a pass")
+    parser.add_argument("--needles", type=int, default=0, help=f"hidden, up to {len(NAMES)}")
     options = parser.parse_args()
     with edgedec.load(options.exact) as engine:
         text = options.text.read_text(encoding="utf-8")[: 10 * options.tokens]
-        tokens = engine.tokenizer.encode(text)[: options.tokens]
-    if len(tokens) < options.tokens:
-        parser.error(f"{options.text} has {len(tokens)} tokens, expected {options.tokens}")
-    exact, mb = log_probabilities(options.exact, tokens, options.scored, options.rows)
-    following = tokens[-options.scored + 1 :]
-    print(f"{options.exact.name}: {mb:.1f} MB, perplexity {perplexity(exact, following):.2f}")
+        every = engine.tokenizer.encode(text)
+        if len(every) < options.tokens:
+            parser.error(f"{options.text} has {len(every)} tokens, expected {options.tokens}")
+        tokens, questions = hidden(engine.tokenizer, every, options.tokens, options.needles)
+    first = read(options.exact, tokens, options.scored, options.rows, questions)
+    exact, following = first.log_probabilities, tokens[-options.scored + 1 :]
+    print(
+        f"{options.exact.name}: {first.mb:.1f} MB, perplexity {perplexity(exact, following):.2f}"
+        + found(first, questions),
+        flush=True,
+    )
     for bundle in options.smaller:
-        other, mb = log_probabilities(bundle, tokens, options.scored, options.rows)
+        reading = read(bundle, tokens, options.scored, options.rows, questions)
+        other = reading.log_probabilities
         divergence = (np.exp(exact) * (exact - other)).sum(axis=-1)
         print(
-            f"{bundle.name}: {mb:.1f} MB, KL {divergence.mean():.5f} nats, largest "
+            f"{bundle.name}: {reading.mb:.1f} MB, KL {divergence.mean():.5f} nats, largest "
             f"{divergence.max():.3f}, perplexity {perplexity(other, following):.2f}, same first "
             f"choice {np.mean(exact.argmax(axis=-1) == other.argmax(axis=-1)):.1%}"
+            + found(reading, questions),
+            flush=True,
         )
+
+
+def found(reading: Reading, questions: Sequence[Question]) -> str:
+    """Returns how many of the hidden numbers were found, nothing if none were hidden."""
+    return f", {reading.n_found} of {len(questions)} numbers found" if questions else ""
 
 
 def perplexity(log_probabilities: Float64, following: Sequence[int]) -> float:

@@ -14,7 +14,8 @@ from edgedec.export.pipeline import export
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "kv_divergence.py"
 LINE = re.compile(
-    r"(\S+)\.edgedec: ([\d.]+) MB, KL ([\d.]+) nats, .* same first choice ([\d.]+)%\n"
+    r"(\S+)\.edgedec: ([\d.]+) MB, KL ([\d.]+) nats, .* same first choice ([\d.]+)%, \d of 2 "
+    r"numbers found\n"
 )
 
 pytestmark = pytest.mark.e2e
@@ -37,7 +38,7 @@ def test_a_smaller_cache_differs_and_an_equal_one_does_not(
             same,
             smaller,
             text,
-            *["--tokens", "200", "--scored", "40", "--rows", "64"],
+            *["--tokens", "200", "--scored", "40", "--rows", "64", "--needles", "2"],
         ],
         capture_output=True,
         text=True,
@@ -47,6 +48,9 @@ def test_a_smaller_cache_differs_and_an_equal_one_does_not(
         name: (float(mb), float(kl), choice) for name, mb, kl, choice in LINE.findall(printed)
     }
     assert measured["same"][1:] == (0, "100.0")
+    found = re.findall(r"(\d) of 2 numbers found\n", printed)
+    assert len(found) == 3
+    assert found[0] == found[1]
     assert 0 < measured["smaller"][1] < 0.1
     assert measured["smaller"][0] < 0.4 * measured["same"][0]
 
