@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import count
 
@@ -15,10 +15,11 @@ from PySide6.QtGui import (
     QKeyEvent,
     QMouseEvent,
 )
-from PySide6.QtWidgets import QPlainTextEdit, QWidget
+from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QWidget
 
 from edgedec.autocomplete import Offer
 from edgedec.widgets.ghost_text import GhostText, Part
+from edgedec.widgets.next_edit import NextEdit
 from edgedec.widgets.suggester import Suggester
 from edgedec.widgets.units import document_near, n_units
 
@@ -39,11 +40,14 @@ class Trigger(StrEnum):
 
 
 class AutocompleteEdit(QPlainTextEdit):
-    """A plain text field with ghost text at its cursor.
+    """A plain text field with ghost text at its cursor, or else the next edit.
 
     Tab takes all of it, Ctrl+Right a word, Esc none, Alt+] shows the next alternative and Alt+[ the
     one before, Ctrl+Space asks. What is on offer is no part of the document until it is taken.
+    Where nothing is on offer at the cursor, the next edit is shown: Tab jumps there, and then takes
+    it. Esc dismisses it, Alt+] shows another.
 
+    next_edit: what is known of that.
     name: tells the suggester its documents apart. trigger: what makes it ask, besides Ctrl+Space:
     typing; also moving the cursor; nothing. delay_ms: how long the hand rests before it asks.
     colour: of a piece on offer, by its origin: "target", or the drafter that it is from.
@@ -65,6 +69,9 @@ class AutocompleteEdit(QPlainTextEdit):
         self.colour: Callable[[str], QColor] = lambda origin: (
             self.palette().placeholderText().color()
         )
+        self.next_edit = NextEdit(self, suggester, self._strike)
+        self._marks: Sequence[QTextEdit.ExtraSelection] = ()
+        self._struck: Sequence[QTextEdit.ExtraSelection] = ()
         self._ghost = GhostText(self.document())
         self._others: list[list[Part]] = []  # alternatives, what was on offer first among them
         self._i_other = 0
@@ -81,6 +88,11 @@ class AutocompleteEdit(QPlainTextEdit):
         """What is on offer; empty where there is nothing."""
         return "" if self._ghost.shown is None else self._ghost.shown.text
 
+    @property
+    def offers(self) -> bool:
+        """There is something to take, at the cursor or elsewhere."""
+        return bool(self.offered) or self.next_edit.shown is not None
+
     def take(self, text: str) -> None:
         """Writes the beginning of what is on offer, a step of undo of its own; offers the rest."""
         cursor = self.textCursor()
@@ -89,6 +101,11 @@ class AutocompleteEdit(QPlainTextEdit):
         cursor.endEditBlock()
         self.ensureCursorVisible()
         self.taken.emit(text)
+
+    def setExtraSelections(self, marks: Sequence[QTextEdit.ExtraSelection]) -> None:  # noqa: N802
+        """Marks places, besides those that are struck."""
+        self._marks = marks
+        super().setExtraSelections([*marks, *self._struck])
 
     def refuse(self) -> None:
         """Takes away what is on offer; the next key may bring another."""
@@ -106,6 +123,7 @@ class AutocompleteEdit(QPlainTextEdit):
 
         To be called when a model came, too: what was typed before is asked for then.
         """
+        self.next_edit.see(self.name)
         if reach := self._suggester.reach:
             cursor = self.textCursor().position()
             self._suggester.see(document_near(self.document(), cursor, reach, self.name))
@@ -136,9 +154,12 @@ class AutocompleteEdit(QPlainTextEdit):
         super().inputMethodEvent(event)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:  # noqa: N802
-        """Takes the offer away: what is behind it moves."""
+        """Takes the offer away: what is behind it moves. An edit comes back."""
+        edit = self.next_edit.hide()
         self._drop()
         super().mousePressEvent(event)
+        if edit is not None:
+            self.next_edit.show(edit)
 
     def focusInEvent(self, event: QFocusEvent) -> None:  # noqa: N802
         """Asks where the cursor is, if that is wanted."""
@@ -157,7 +178,7 @@ class AutocompleteEdit(QPlainTextEdit):
             self.ask()
             return True
         if not self.offered:
-            return False
+            return self.next_edit.shown is not None and self._handle_edit(key, modifiers)
         if key == Qt.Key.Key_Tab and modifiers == _NO_MODIFIER:
             self.take(self.offered)
         elif key == Qt.Key.Key_Right and modifiers == _CTRL:
@@ -170,7 +191,26 @@ class AutocompleteEdit(QPlainTextEdit):
             return False
         return True
 
+    def _handle_edit(self, key: int, modifiers: Qt.KeyboardModifier) -> bool:
+        if key == Qt.Key.Key_Tab and modifiers == _NO_MODIFIER:
+            self.next_edit.jump_or_take(self.name)
+        elif key == Qt.Key.Key_Escape and modifiers == _NO_MODIFIER:
+            self.next_edit.dismiss()
+        elif key == Qt.Key.Key_BracketRight and modifiers == _ALT:
+            self.next_edit.turn(self.name)
+        else:
+            return False
+        return True
+
+    def _strike(self, marks: Sequence[QTextEdit.ExtraSelection]) -> None:
+        self._struck = marks
+        super().setExtraSelections([*self._marks, *marks])
+
     def _on_text(self) -> None:
+        self.next_edit.note_change()
+        if self.next_edit.is_taking:
+            self._drop()
+            return
         ghost, typed = self._ghost.shown, self._ghost.typed_since()
         is_other = self._i_other > 0
         self._drop()
@@ -194,6 +234,11 @@ class AutocompleteEdit(QPlainTextEdit):
         revision, *_ = self._seen
         if self.document().revision() != revision or self._state == self._seen:
             return  # the text has changed, of which Qt tells next; or nothing has
+        if self.next_edit.shown is not None:
+            self._seen = self._state
+            self.next_edit.note_move(self.name)
+            return
+        self.next_edit.note_move(self.name)
         self._drop()
         if self.trigger == Trigger.MOVING:
             self._ask_soon()
@@ -223,7 +268,12 @@ class AutocompleteEdit(QPlainTextEdit):
         near = document_near(self.document(), cursor.position(), reach, self.name)
         self._suggester.ask(near, self._receive)
 
-    def _receive(self, offer: Offer) -> None:
+    def _receive(self, offer: Offer | None) -> None:
+        if offer is None:
+            if not self.offered:
+                self.next_edit.ask(self.name)
+            return
+        self.next_edit.hide()
         self._others, self._i_other = [], 0
         self._show(self._painted(offer))
 
@@ -262,6 +312,7 @@ class AutocompleteEdit(QPlainTextEdit):
         self._waiting.stop()
         self._others, self._i_other = [], 0
         self._ghost.hide()
+        self.next_edit.hide()
         self._seen = self._state
 
     @property

@@ -205,7 +205,7 @@ class DocumentEdit(AutocompleteEdit):
         step = indentation.unit(cursor, self._tab_width, self._has_tabs)
         if key == Qt.Key.Key_Backtab:
             indentation.dedent(cursor, step)
-        elif self.mode is not Mode.CODE or not is_plain or (key == Qt.Key.Key_Tab and self.offered):
+        elif self.mode is not Mode.CODE or not is_plain or (key == Qt.Key.Key_Tab and self.offers):
             super().keyPressEvent(event)
             return
         elif key == Qt.Key.Key_Tab:

@@ -1,4 +1,4 @@
-"""An autocompleter of another process, as a suggester asks it."""
+"""An autocompleter and a predictor of edits of another process, as a suggester asks them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from edgedec.autocomplete import Document, Offer
+from edgedec.autocomplete.edits import Edit
 from edgedec.models.errors import SessionError
 
 Ask = Callable[..., None]
@@ -26,22 +27,29 @@ class RemoteCompleter:
         self.number, self.reach, self.version = number, reach, 0
         self._ask = ask
         self._failure: str | None = None
+        self._offer: Future[Offer | None] = Future()
         self._alternatives: Future[list[Offer]] = Future()
         self._n_asked = 0
         self._updated_s = 0.0
 
-    def update(self, document: Document) -> None:
+    def update(self, document: Document) -> Future[Offer | None]:
         """Says that the document changed, or the cursor moved.
+
+        Returns:
+            None, where nothing is on offer; offers come elsewhere. Cancelled by the next update.
 
         Raises:
             SessionError: The engine failed.
         """
         if self._failure is not None:
             raise SessionError(self._failure)
-        self._alternatives.cancel()
+        self._cancel()
+        self._offer = Future()
         self.version += 1
         self._updated_s = time.perf_counter()
-        self._ask("update", number=self.number, document=asdict(document))
+        request, text = self.version, asdict(document)
+        self._ask("update", number=self.number, request=request, document=text)
+        return self._offer
 
     def alternatives(self) -> Future[list[Offer]]:
         """Has other ways to go on looked for; cancelled by the next update, and by `pause`."""
@@ -52,7 +60,7 @@ class RemoteCompleter:
 
     def pause(self) -> None:
         """Computes no more until the next update."""
-        self._alternatives.cancel()
+        self._cancel()
         self._ask("pause", number=self.number)
 
     def see(self, document: Document) -> None:
@@ -65,7 +73,7 @@ class RemoteCompleter:
 
     def close(self) -> None:
         """Ends what is being computed, some time; nothing may be asked any more."""
-        self._alternatives.cancel()
+        self._cancel()
         self._ask("release", number=self.number)
 
     def offer(self, message: dict[str, Any]) -> Offer:
@@ -75,6 +83,11 @@ class RemoteCompleter:
             return offer
         return replace(offer, ms=1000 * (time.perf_counter() - self._updated_s))
 
+    def hear_silence(self, request: int) -> None:
+        """Nothing is on offer for an update."""
+        if request == self.version and not self._offer.done():
+            self._offer.set_result(None)
+
     def hear_alternatives(self, request: int, messages: list[dict[str, Any]]) -> None:
         """Alternatives came."""
         if request == self._n_asked and not self._alternatives.done():
@@ -83,6 +96,61 @@ class RemoteCompleter:
     def fail(self, reason: str) -> None:
         """The engine failed: the next update reports that."""
         self._failure = reason
+
+    def _cancel(self) -> None:
+        self._offer.cancel()
+        self._alternatives.cancel()
+
+
+class RemotePredictor:
+    """Asks the predictor of edits beside an autocompleter of a `model_worker`."""
+
+    def __init__(self, number: int, ask: Ask) -> None:
+        self._number, self._ask = number, ask
+        self._edit: Future[Edit | None] = Future()
+        self._n_asked = 0
+
+    def update(self, document: Document) -> Future[Edit | None]:
+        """Returns the next edit of a document, which is whole; cancelled by the next update."""
+        self._edit.cancel()
+        self._edit, self._n_asked = Future(), self._n_asked + 1
+        request, text = self._n_asked, asdict(document)
+        self._ask("edit", number=self._number, request=request, document=text)
+        return self._edit
+
+    def pause(self) -> None:
+        """Computes no more until the next update."""
+        if not self._edit.done():
+            self._edit.cancel()
+            self._ask("pause_edits", number=self._number)
+
+    def see(self, document: Document) -> None:
+        """Takes note of a document as it is."""
+        self._ask("see_edited", document=asdict(document))
+
+    def accept(self, edit: Edit) -> None:
+        """An edit was taken."""
+        self._judge("accept", edit)
+
+    def dismiss(self, edit: Edit) -> None:
+        """An edit was not wanted."""
+        self._judge("dismiss", edit)
+
+    def skip(self, edit: Edit) -> None:
+        """Another edit is wanted before the document changes."""
+        self._judge("skip", edit)
+
+    def forget(self, name: str) -> None:
+        """A document was closed."""
+        self._ask("forget_edited", name=name)
+
+    def hear(self, request: int, message: dict[str, Any] | None) -> None:
+        """An edit came, or that there is none."""
+        if request == self._n_asked and not self._edit.done():
+            self._edit.set_result(None if message is None else Edit(**message))
+
+    def _judge(self, what: str, edit: Edit) -> None:
+        self._ask("judge_edit", number=self._number, what=what, edit=asdict(edit))
 
 
 def _offer(message: dict[str, Any]) -> Offer:

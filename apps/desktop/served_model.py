@@ -11,7 +11,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QProcess, QTimer, Signal
 
-from edgedec.apps.desktop.remote_completer import RemoteCompleter
+from edgedec.apps.desktop.remote_completer import RemoteCompleter, RemotePredictor
 from edgedec.apps.desktop.settings import EditorSettings
 from edgedec.apps.typing.bundle_stamp import Stamp, stamp_of
 from edgedec.widgets import Suggester
@@ -50,6 +50,7 @@ class ServedModel(QObject):
         self._newest: dict[str, Any] | None = None  # what the process was asked to follow
         self._n_lives = 0
         self._completer: RemoteCompleter | None = None  # that serves
+        self._predictor: RemotePredictor | None = None  # beside it
         self._loaded: tuple[Path, Stamp] | None = None  # the newest bundle that could be
         self._is_closed = False
         looking = QTimer(self, interval=_REPLACED_MS)
@@ -64,7 +65,7 @@ class ServedModel(QObject):
             "context": settings.context,
             "memory": asdict(settings.memory),
         }
-        order = {"source": source, "typing": asdict(settings.typing)}
+        order = {"source": source, "typing": asdict(settings.typing), "edits": settings.edits}
         if order == self._newest or not settings.bundle or self._is_closed:
             return
         self._newest, self._n_lives = order, _LIVES
@@ -126,17 +127,32 @@ class ServedModel(QObject):
         self.failed.emit(reason)
 
     def _on_serving(
-        self, number: int, reach: int, bundle: str, folder: str, stamp: list[int] | None
+        self,
+        number: int,
+        reach: int,
+        has_edits: bool,
+        bundle: str,
+        folder: str,
+        stamp: list[int] | None,
     ) -> None:
         self._completer = RemoteCompleter(number, reach, self._ask)
+        self._predictor = RemotePredictor(number, self._ask) if has_edits else None
         self._loaded = Path(folder), None if stamp is None else (stamp[0], stamp[1], stamp[2])
-        if (before := self._suggester.put(self._completer)) is not None:
+        if (before := self._suggester.put(self._completer, self._predictor)) is not None:
             before.close()
         self.serving.emit(bundle)
 
     def _on_offer(self, number: int, offer: dict[str, Any]) -> None:
         if (completer := self._completer_of(number)) is not None:
             self._suggester.hear(completer.offer(offer))
+
+    def _on_silence(self, number: int, request: int) -> None:
+        if (completer := self._completer_of(number)) is not None:
+            completer.hear_silence(request)
+
+    def _on_edit(self, number: int, request: int, edit: dict[str, Any] | None) -> None:
+        if self._completer_of(number) is not None and self._predictor is not None:
+            self._predictor.hear(request, edit)
 
     def _on_alternatives(self, number: int, request: int, offers: list[dict[str, Any]]) -> None:
         if (completer := self._completer_of(number)) is not None:
@@ -162,7 +178,7 @@ class ServedModel(QObject):
         if process is not self._process:
             return
         self._read(process)
-        self._process = self._completer = None
+        self._process = self._completer = self._predictor = None
         process.deleteLater()
         self._suggester.put(None)
         if self._newest is None or self._n_lives == 0:

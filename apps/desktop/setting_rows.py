@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QLineEdit, QSpinBox, QWidget
 
 from edgedec.apps.desktop.settings import FONT_SIZES, THEMES
 from edgedec.apps.desktop.spelling.worker import languages
+from edgedec.autocomplete.edits.formats import FORMATS
 from edgedec.system.processors import processors
 from edgedec.widgets import Trigger
 
@@ -116,6 +117,10 @@ def _languages() -> Mapping[str, object]:
     return {"no spelling": "", **{name: name for name in languages()}}
 
 
+def _edit_formats() -> Mapping[str, object]:
+    return {"no edits": "", **{name: name for name in FORMATS}}
+
+
 def _families(is_fixed: bool) -> Mapping[str, object]:
     names = QFontDatabase.families()
     chosen = (name for name in names if not is_fixed or QFontDatabase.isFixedPitch(name))
@@ -148,6 +153,12 @@ PAGES = {
             "Several lines at once",
             "Off: a suggestion ends with its line.",
             Flag(),
+        ),
+        SettingRow(
+            "edits",
+            "Next edit",
+            "How the model is asked for it. “instruction” is for chat models.",
+            ChoiceField(_edit_formats),
         ),
         SettingRow(
             "silent",

@@ -11,6 +11,7 @@ from edgedec.apps.typing.options import TYPING_NAMES, typing_config
 from edgedec.apps.typing.settings_file import KeptSettings
 from edgedec.apps.typing.typing_memory import TypingMemory
 from edgedec.autocomplete import AutocompleteConfig
+from edgedec.autocomplete.edits.formats import FORMATS
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import Fields
 from edgedec.widgets import Trigger
@@ -36,7 +37,8 @@ class EditorSettings:
     empty: none. has_details: the panel of counters is open. learns, keeps_session: what is kept in
     the platform's folder for state; see `TypingMemory`. spelling: the language of the dictionary
     that prose is held against; empty: none. silent: endings of files without suggestions, such as
-    ``md txt``. typing: how suggestions are made.
+    ``md txt``. edits: how the model is asked for the next edit; empty: never. typing: how
+    suggestions are made.
     """
 
     bundle: str = ""
@@ -58,6 +60,7 @@ class EditorSettings:
     keeps_session: bool = False
     spelling: str = "en"
     silent: str = ""
+    edits: str = "instruction"
     typing: AutocompleteConfig = field(default_factory=AutocompleteConfig)
 
     @classmethod
@@ -95,6 +98,7 @@ class EditorSettings:
             keeps_session=read.flag("keeps_session", usual.keeps_session),
             spelling=read.text("spelling", usual.spelling),
             silent=read.text("silent", usual.silent),
+            edits=_choice(read, "edits", ("", *FORMATS), usual.edits),
             typing=typing_config(typing, usual.typing),
         )
 

@@ -27,7 +27,8 @@ from edgedec.apps.model_names import find_bundle
 from edgedec.apps.typing.bundle_stamp import stamp_of
 from edgedec.apps.typing.typing_memory import TypingMemory
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, LearnedOffers, Offer
-from edgedec.models.errors import EdgedecError, SessionError
+from edgedec.autocomplete.edits import Edit, EditConfig, EditHistory, EditPredictor
+from edgedec.models.errors import ConfigError, EdgedecError, SessionError
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
@@ -56,12 +57,13 @@ class Source:
 
 @dataclass(frozen=True)
 class _Served:
-    """An autocompleter, and what it stands on."""
+    """An autocompleter, and what it stands on. predictor: of edits, on the same engine."""
 
     engine: Engine
     source: Source
     learned: LearnedOffers | None
     completer: Autocompleter
+    predictor: EditPredictor | None
 
 
 class Worker:
@@ -77,24 +79,69 @@ class Worker:
         self._n_made = 0
         self._n_wanted = 0
         self._is_ended = False
+        self._history = EditHistory()
         self._changing = threading.Lock()  # of what is served; not held while a bundle is loaded
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         for target in (self._do_work, self._tell_counts):
             threading.Thread(target=target, daemon=True).start()
 
-    def follow(self, source: dict[str, Any], typing: dict[str, Any], is_anew: bool) -> None:
-        """Serves as settings say from some time on; ``is_anew``: even if the bundle is the same."""
+    def follow(
+        self, source: dict[str, Any], typing: dict[str, Any], edits: str, is_anew: bool
+    ) -> None:
+        """Serves as settings say from some time on.
+
+        edits: the format in which the model is asked for them; empty: never.
+        is_anew: even if the bundle is the same.
+        """
         self._n_wanted += 1
         new_source = Source(**{**source, "memory": TypingMemory(**source["memory"])})
         config = AutocompleteConfig(**typing)
-        self._work.put(partial(self._follow, self._n_wanted, new_source, config, is_anew))
+        self._work.put(partial(self._follow, self._n_wanted, new_source, config, edits, is_anew))
 
-    def update(self, number: int, document: dict[str, Any]) -> None:
-        """A document changed, or its cursor moved."""
+    def update(self, number: int, request: int, document: dict[str, Any]) -> None:
+        """A document changed, or its cursor moved; ``request`` tells it apart."""
+
+        def answer(done: Future[Offer | None]) -> None:
+            if not done.cancelled() and done.result() is None:
+                self._tell("silence", number=number, request=request)
+
         try:
-            self._served[number].completer.update(Document(**document))
+            self._served[number].completer.update(Document(**document)).add_done_callback(answer)
         except SessionError as error:
             self._tell("ended", number=number, reason=str(error))
+
+    def edit(self, number: int, request: int, document: dict[str, Any]) -> None:
+        """Looks for the next edit of a document, which is whole; ``request`` tells it apart."""
+
+        def answer(done: Future[Edit | None]) -> None:
+            if not done.cancelled():
+                edit = done.result()
+                found = None if edit is None else asdict(edit)
+                self._tell("edit", number=number, request=request, edit=found)
+
+        if (predictor := self._served[number].predictor) is not None:
+            try:
+                predictor.update(Document(**document)).add_done_callback(answer)
+            except SessionError as error:
+                self._tell("failed", reason=str(error))
+
+    def judge_edit(self, number: int, what: str, edit: dict[str, Any]) -> None:
+        """What became of an edit: `EditPredictor` has a method for it."""
+        if (predictor := self._served[number].predictor) is not None:
+            getattr(predictor, what)(Edit(**edit))
+
+    def pause_edits(self, number: int) -> None:
+        """Predicts nothing until somebody asks for the next edit."""
+        if (predictor := self._served[number].predictor) is not None:
+            predictor.pause()
+
+    def see_edited(self, document: dict[str, Any]) -> None:
+        """Takes note of a whole document as it is, so that later changes of it are known."""
+        self._history.see(Document(**document))
+
+    def forget_edited(self, name: str) -> None:
+        """A document was closed, of which edits were predicted."""
+        self._history.forget(name)
 
     def alternatives(self, number: int, request: int) -> None:
         """Looks for alternatives at the place of the latest update; ``request`` tells it apart."""
@@ -142,7 +189,9 @@ class Worker:
             except Exception as error:
                 self._tell("failed", reason=f"unexpected {type(error).__name__}: {error}")
 
-    def _follow(self, request: int, source: Source, typing: AutocompleteConfig, anew: bool) -> None:
+    def _follow(
+        self, request: int, source: Source, typing: AutocompleteConfig, edits: str, anew: bool
+    ) -> None:
         if request != self._n_wanted:
             return  # there are newer ones
         newest, folder = self._newest, find_bundle(source.bundle)
@@ -159,13 +208,27 @@ class Worker:
             if newest is None or engine is not newest.engine:
                 engine.close()
             raise
+        predictor, refusal = self._predictor(engine, edits)
         with self._changing:
             if self._is_ended:
                 return
-            self._n_made, self._newest = number, _Served(engine, source, learned, completer)
-            self._served[number] = self._newest
+            served = _Served(engine, source, learned, completer, predictor)
+            self._n_made, self._newest = number, served
+            self._served[number] = served
         about = {"bundle": source.bundle, "folder": str(folder), "stamp": stamp}
-        self._tell("serving", number=number, reach=completer.reach, **about)
+        has_edits = predictor is not None
+        self._tell("serving", number=number, reach=completer.reach, has_edits=has_edits, **about)
+        if refusal:
+            self._tell("failed", reason=refusal)
+
+    def _predictor(self, engine: Engine, edits: str) -> tuple[EditPredictor | None, str]:
+        """Returns what predicts edits, if that is wanted; or why the model cannot be asked."""
+        if not edits:
+            return None, ""
+        try:
+            return EditPredictor(engine, EditConfig(format=edits), self._history), ""
+        except ConfigError as error:
+            return None, str(error)
 
     def _load(self, source: Source) -> Engine:
         bundle = find_bundle(source.bundle)
@@ -179,6 +242,8 @@ class Worker:
             served = self._served.pop(number, None)
             if served is None:
                 return
+            if served.predictor is not None:
+                served.predictor.close()
             served.completer.close()
             if not self._is_needed(served.engine):
                 self._let_go(served)

@@ -3,7 +3,7 @@
 python tools/images/desktop.py code.edgedec docs/images
 
 Without a screen, set QT_QPA_PLATFORM=offscreen; fonts are those of the machine. The pictures:
-desktop-welcome, -code-light, -code-dark, -models, -settings and -find.
+desktop-welcome, -code-light, -code-dark, -models, -settings, -find and -edit.
 """
 
 from __future__ import annotations
@@ -74,6 +74,22 @@ class Inventory:
         """Returns the value of all articles."""
         return sum''',
     "notes.md": "# Notes\n",
+    "paint.py": '''"""How much paint a wall needs."""
+
+LITRES_PER_SQUARE_METRE = 0.125
+
+
+def litres(width, height, n_doors=0):
+    """Returns the litres of paint for a wall with doors."""
+    if width <= 0 or height <= 0:
+        raise ValueError("a wall needs a size")
+    area = width * height - 1.9 * n_doors
+    return area * LITRES_PER_SQUARE_METRE
+
+
+if __name__ == "__main__":
+    print(litres(4.2, 2.5, n_doors=1))
+''',
     "report.py": "print()\n",
     "tests/test_inventory.py": "import inventory\n",
 }
@@ -149,6 +165,23 @@ class Photographer:
         self.take("code-dark")
         return edit
 
+    def edit(self) -> None:
+        """Shows what follows after somebody has renamed a parameter."""
+        self.window.open([self.project / "paint.py"])
+        edit = self.window.current
+        assert edit is not None
+        self.look("light")
+        cursor = edit.textCursor()
+        start = edit.toPlainText().index("width")
+        cursor.setPosition(start)
+        cursor.setPosition(start + len("width"), cursor.MoveMode.KeepAnchor)
+        edit.setTextCursor(cursor)
+        QTest.keyClick(edit, "w")
+        until(lambda: edit.next_edit.shown is not None)
+        self.take("edit")
+        edit.document().setModified(False)
+        self.window.close_document(edit)
+
     def find(self, edit: DocumentEdit) -> None:
         """Shows the places of a word."""
         edit.go_to_line(18)
@@ -192,6 +225,7 @@ def main(bundle: str, pictures: str) -> None:
         Path(_NAME).symlink_to(target)
         edit = photographer.code(Path(name) / _NAME)
         photographer.find(edit)
+        photographer.edit()
         photographer.dialogs()
         edit.document().setModified(False)
         photographer.window.close()

@@ -164,9 +164,9 @@ def test_it_is_kept_also_where_the_window_let_go_before_it_closed(
     worker = Worker(lambda name, **what: reported.append((name, what)))
     source = {"bundle": str(smollm2_bundle), "threads": 2, "context": 512}
     memory = {"learn": "", "session": str(tmp_path / "sessions")}
-    worker.follow({**source, "memory": memory}, asdict(PLAIN), False)
+    worker.follow({**source, "memory": memory}, asdict(PLAIN), "", False)
     until(lambda: "serving" in dict(reported))
-    worker.update(1, asdict(Document(TEXT, len(TEXT))))
+    worker.update(1, 1, asdict(Document(TEXT, len(TEXT))))
     until(lambda: "offer" in dict(reported))
     worker.release(1)
     until(lambda: not worker._served)
