@@ -145,6 +145,14 @@ def test_it_is_dismissed_and_is_no_text(typing: Neovim) -> None:
     assert typing.ghost == ""
 
 
+def test_it_goes_each_time_that_insert_mode_is_left(typing: Neovim) -> None:
+    for _ in range(2):
+        typing.press("<Esc>")
+        typing.until(lambda: typing.vim.funcs.mode() == "n" and typing.ghost == "")
+        typing.press("A")
+        typing.until(lambda: typing.ghost.startswith(" west"))
+
+
 def test_alternatives_take_turns(typing: Neovim) -> None:
     first = typing.ghost
     typing.press("<M-]>")

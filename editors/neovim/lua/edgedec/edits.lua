@@ -1,4 +1,5 @@
 --- The next edit, shown in place: what goes is struck, what comes stands beside or below it.
+local events = require("edgedec.events")
 local ghost = require("edgedec.ghost")
 
 local M = {}
@@ -7,35 +8,19 @@ local METHOD = "textDocument/copilotInlineEdit"
 local INVOKED, AUTOMATIC = 1, 2
 
 local namespace = vim.api.nvim_create_namespace("edgedec.edits")
-local server_name
 local shown -- { client, buffer, tick, edit }
 local asked -- { client, id }: a request that is not answered yet
 
 vim.api.nvim_set_hl(0, "EdgedecAdded", { link = "DiffAdd", default = true })
 vim.api.nvim_set_hl(0, "EdgedecRemoved", { strikethrough = true, default = true })
 
---- Asks and shows from now on: in normal mode after each change, else where no text is on offer.
----@param group integer of autocommands
----@param name string of the server
-function M.follow(group, name)
-  server_name = name
-  ghost.on_answer = function(is_offer)
-    if is_offer then
-      M.hide()
-    else
-      M.ask()
-    end
+--- Asks and shows in insert mode where no text is on offer.
+ghost.on_answer = function(is_offer)
+  if is_offer then
+    M.hide()
+  else
+    M.ask()
   end
-  vim.api.nvim_create_autocmd({ "TextChanged", "InsertLeave" }, {
-    group = group,
-    callback = function()
-      M.ask()
-    end,
-  })
-  vim.api.nvim_create_autocmd({ "TextChangedI", "TextChangedP", "BufLeave" }, {
-    group = group,
-    callback = M.hide,
-  })
 end
 
 --- Returns the edit that is shown, if the buffer is still as it was; nil if there is none.
@@ -49,7 +34,7 @@ end
 ---@param is_next boolean? another than the one that is shown; it is jumped to
 function M.ask(is_next)
   local buffer = vim.api.nvim_get_current_buf()
-  local client = vim.lsp.get_clients({ name = server_name, bufnr = buffer })[1]
+  local client = events.client(buffer)
   local is_macro = vim.fn.reg_recording() ~= "" or vim.fn.reg_executing() ~= ""
   local is_shown = M.shown() ~= nil and not is_next
   if client == nil or is_macro or is_shown or not vim.bo[buffer].modifiable then
@@ -234,5 +219,10 @@ function M.place(position)
   end
   return row, vim.str_byteindex(line, shown.client.offset_encoding, position.character, false)
 end
+
+M.events = {
+  { { "TextChanged", "InsertLeave" }, M.ask },
+  { { "TextChangedI", "TextChangedP", "BufLeave" }, M.hide },
+}
 
 return M

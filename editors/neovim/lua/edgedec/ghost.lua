@@ -1,11 +1,12 @@
 --- Text at the cursor that is seen and is no part of the buffer until it is accepted.
+local events = require("edgedec.events")
+
 local M = {}
 
 local METHOD = "textDocument/inlineCompletion"
 local INVOKED, AUTOMATIC = 1, 2
 
 local namespace = vim.api.nvim_create_namespace("edgedec")
-local server_name
 local shown -- { buffer, row, column, texts, index, has_others }
 local asked -- { client, id }: a request that is not answered yet
 
@@ -14,31 +15,17 @@ M.on_answer = function() end
 
 vim.api.nvim_set_hl(0, "EdgedecSuggestion", { link = "Comment", default = true })
 
---- Asks and shows from now on, wherever somebody types.
----@param group integer of autocommands
----@param name string of the server
-function M.follow(group, name)
-  server_name = name
-  vim.api.nvim_create_autocmd({ "InsertEnter", "CursorMovedI", "TextChangedI" }, {
-    group = group,
-    callback = function()
-      M.keep_typed()
-      M.ask(AUTOMATIC)
-    end,
-  })
-  vim.api.nvim_create_autocmd("LspProgress", {
-    group = group,
-    pattern = "end", -- the model is loaded: what was typed before is asked for now
-    callback = function()
-      if vim.fn.mode():sub(1, 1) == "i" then
-        M.ask(AUTOMATIC)
-      end
-    end,
-  })
-  vim.api.nvim_create_autocmd({ "InsertLeave", "BufLeave", "TextChangedP" }, {
-    group = group,
-    callback = M.dismiss,
-  })
+--- Asks and shows wherever somebody types.
+local function typed()
+  M.keep_typed()
+  M.ask(AUTOMATIC)
+end
+
+--- The model is loaded: what was typed before is asked for now.
+local function loaded()
+  if vim.fn.mode():sub(1, 1) == "i" then
+    M.ask(AUTOMATIC)
+  end
 end
 
 --- Returns what is on offer; nil if there is nothing.
@@ -91,7 +78,7 @@ end
 ---@param step integer? how far to turn then
 function M.ask(kind, step)
   local buffer = vim.api.nvim_get_current_buf()
-  local client = vim.lsp.get_clients({ name = server_name, bufnr = buffer })[1]
+  local client = events.client(buffer)
   if client == nil or vim.fn.pumvisible() == 1 or not vim.bo[buffer].modifiable then
     return
   end
@@ -248,5 +235,11 @@ function M.hide()
   end
   shown = nil
 end
+
+M.events = {
+  { { "InsertEnter", "CursorMovedI", "TextChangedI" }, typed },
+  { "LspProgress", loaded, "end" },
+  { { "InsertLeave", "BufLeave", "TextChangedP" }, M.dismiss },
+}
 
 return M

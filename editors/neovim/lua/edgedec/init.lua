@@ -1,12 +1,11 @@
 --- Suggestions at the cursor, and the next edit, from `edgedec lsp`, a language server on this machine.
 local edits = require("edgedec.edits")
+local events = require("edgedec.events")
 local ghost = require("edgedec.ghost")
 local keys = require("edgedec.keys")
 local macros = require("edgedec.macros")
 
 local M = {}
-
-local NAME = "edgedec"
 
 --- What `setup` may change.
 M.options = {
@@ -68,9 +67,7 @@ function M.enable(on)
       M.attach(event.buf)
     end,
   })
-  ghost.follow(group, NAME)
-  edits.follow(group, NAME)
-  macros.follow(group)
+  events.follow(group, ghost, edits, macros)
   for _, buffer in ipairs(vim.api.nvim_list_bufs()) do
     if vim.api.nvim_buf_is_loaded(buffer) then
       M.attach(buffer)
@@ -89,7 +86,7 @@ function M.attach(buffer)
   local capabilities = vim.lsp.protocol.make_client_capabilities()
   capabilities.textDocument.inlineCompletion = { dynamicRegistration = false }
   client_id = vim.lsp.start({
-    name = NAME,
+    name = events.NAME,
     cmd = M.options.cmd,
     root_dir = vim.fs.root(buffer, ".git") or vim.fn.getcwd(),
     settings = { edgedec = settings },

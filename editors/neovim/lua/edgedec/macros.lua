@@ -8,24 +8,18 @@ local taken = {} -- by register: of each press, the text; false: there was no su
 local position = 0 -- in the macro that runs
 
 --- Forgets what a register had when it is recorded anew.
----@param group integer of autocommands
-function M.follow(group)
-  vim.api.nvim_create_autocmd("RecordingEnter", {
-    group = group,
-    callback = function()
-      local register = vim.fn.reg_recording()
-      if register == register:lower() then -- a capital letter appends
-        taken[register] = {}
-      end
-    end,
-  })
-  vim.api.nvim_create_autocmd("SafeState", {
-    group = group,
-    callback = function()
-      position = 0
-    end,
-  })
+local function forget()
+  local register = vim.fn.reg_recording()
+  if register == register:lower() then -- a capital letter appends
+    taken[register] = {}
+  end
 end
+
+local function rewind()
+  position = 0
+end
+
+M.events = { { "RecordingEnter", forget }, { "SafeState", rewind } }
 
 --- Returns what a key does: what it did at recording in a macro, else `take`.
 ---@param take fun(): string? writes a suggestion and returns it
