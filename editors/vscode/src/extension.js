@@ -9,6 +9,7 @@ const SECTION = "edgedec";
 const INSTALL = "pip install 'edgedec-runtime[lsp]'";
 
 let client, item, program;
+let isLoading = false; // the model
 let problem = ""; // why there is no server
 let complaint = ""; // what the server said last that it cannot do
 
@@ -46,6 +47,7 @@ async function restart() {
   program = await findProgram(setting("command"));
   problem = program ? "" : "edgedec is not installed";
   complaint = "";
+  isLoading = true; // until the server says that it has loaded the model, or why it cannot
   if (program && setting("bundle")) {
     client = new LanguageClient(SECTION, SECTION, { command: program, args: ["lsp"] }, {
       documentSelector: [{ scheme: "file" }, { scheme: "untitled" }, { scheme: "vscode-remote" }],
@@ -78,13 +80,15 @@ function showMessage({ type, message }) {
   const isError = type === 1;
   if (!isError) return window.showInformationMessage(message);
   complaint = message.replace(/^edgedec: /, "");
+  isLoading = false;
   showStatus();
   window.showErrorMessage(message, "Choose a model").then((answer) => answer && chooseModel());
 }
 
-/** Forgets an error once another model is being loaded. */
+/** Says when a model is being loaded, and forgets an error then. */
 function followLoading(token, params, next) {
   if (params.kind === "begin") complaint = "";
+  isLoading = params.kind !== "end";
   next(token, params);
   showStatus();
 }
@@ -99,6 +103,7 @@ function showStatus() {
   else if (!bundle) [item.text, item.tooltip] = ["$(sparkle) edgedec: choose a model", ""];
   else if (!setting("enabled")) [item.text, item.tooltip] = ["$(circle-slash) edgedec", `off: ${name}`];
   else if (!isRunning) [item.text, item.tooltip] = ["$(loading~spin) edgedec", "starting"];
+  else if (isLoading) [item.text, item.tooltip] = ["$(loading~spin) edgedec", `loading ${name}`];
   else [item.text, item.tooltip] = ["$(sparkle) edgedec", `on: ${name}`];
 }
 
