@@ -44,8 +44,8 @@ class AutocompleteEdit(QPlainTextEdit):
 
     Tab takes all of it, Ctrl+Right a word, Esc none, Alt+] shows the next alternative and Alt+[ the
     one before, Ctrl+Space asks. What is on offer is no part of the document until it is taken.
-    Where nothing is on offer at the cursor, the next edit is shown: Tab jumps there, and then takes
-    it. Esc dismisses it, Alt+] shows another.
+    Where nothing is on offer at the cursor, or no more, the next edit is shown: Tab jumps there,
+    and then takes it. Esc dismisses it, Alt+] shows another.
 
     next_edit: what is known of that.
     name: tells the suggester its documents apart. trigger: what makes it ask, besides Ctrl+Space:
@@ -185,6 +185,7 @@ class AutocompleteEdit(QPlainTextEdit):
             self.take(_first_word(self.offered))
         elif key == Qt.Key.Key_Escape and modifiers == _NO_MODIFIER:
             self.refuse()
+            self.next_edit.ask(self.name)
         elif key in (Qt.Key.Key_BracketRight, Qt.Key.Key_BracketLeft) and modifiers == _ALT:
             self.show_other(1 if key == Qt.Key.Key_BracketRight else -1)
         else:

@@ -14,7 +14,7 @@ from edgedec.widgets.ghost_text import GhostText
 from edgedec.widgets.suggester import Suggester
 from edgedec.widgets.units import document_near, n_units
 
-_MAX_UNITS = 1 << 19
+_MAX_UNITS = 500_000
 """Of documents in which edits are predicted: they are read whole after a key."""
 
 _ADDED = "#1a7f37", "#5fbf77"

@@ -148,6 +148,9 @@ def test_an_offer_at_the_cursor_comes_first(open_text: Open) -> None:
     QTest.keyClicks(edit, "n")
     until(lambda: edit.offered == " rises")
     assert (edit.next_edit.shown, struck(edit)) == (None, [])
+    QTest.keyClick(edit, Key.Key_Escape)
+    until(lambda: edit.next_edit.shown)
+    assert edit.offered == ""
 
 
 def test_marks_of_others_stay(open_text: Open) -> None:

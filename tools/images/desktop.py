@@ -17,7 +17,7 @@ from pathlib import Path
 
 os.environ.setdefault("QT_SCALE_FACTOR", "2")  # before Qt is there
 
-from PySide6.QtCore import QEventLoop, QTimer
+from PySide6.QtCore import QEventLoop, Qt, QTimer
 from PySide6.QtGui import QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
@@ -177,6 +177,10 @@ class Photographer:
         cursor.setPosition(start + len("width"), cursor.MoveMode.KeepAnchor)
         edit.setTextCursor(cursor)
         QTest.keyClick(edit, "w")
+        until(lambda: edit.offers)
+        if edit.offered:
+            rest()
+            QTest.keyClick(edit, Qt.Key.Key_Escape)
         until(lambda: edit.next_edit.shown is not None)
         self.take("edit")
         edit.document().setModified(False)
