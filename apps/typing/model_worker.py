@@ -116,8 +116,8 @@ class Worker:
         def answer(done: Future[Edit | None]) -> None:
             if not done.cancelled():
                 edit = done.result()
-                found = None if edit is None else asdict(edit)
-                self._tell("edit", number=number, request=request, edit=found)
+                message = None if edit is None else asdict(edit)
+                self._tell("edit", number=number, request=request, edit=message)
 
         if (predictor := self._served[number].predictor) is not None:
             try:
