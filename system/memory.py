@@ -33,6 +33,12 @@ def memory_bytes() -> tuple[int, int | None]:
     return total, min(total, int(match[1]) * 1024) if match else None
 
 
+def free_memory_bytes() -> int:
+    """Returns available memory; all there is where the system does not say what is available."""
+    total, available = memory_bytes()
+    return total if available is None else available
+
+
 def zeroed_pages(n_bytes: int) -> mmap.mmap:
     """Returns memory that takes room only where it is written to.
 

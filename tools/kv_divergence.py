@@ -107,9 +107,9 @@ def hidden(
         mixed += [*text[start:middle], *needle, *text[middle:stop]]
     questions = []
     for name, number in pairs:
-        asked = tokenizer.encode(f" The secret number of {name} is")
+        question = tokenizer.encode(f" The secret number of {name} is")
         whole = tokenizer.encode(f" The secret number of {name} is {number}.")
-        questions.append(Question(asked, whole[len(asked) : -1]))
+        questions.append(Question(question, whole[len(question) : -1]))
     return mixed or list(text[:n_tokens]), questions
 
 
@@ -141,7 +141,7 @@ def main() -> None:
     exact, following = first.log_probabilities, tokens[-options.scored + 1 :]
     print(
         f"{options.exact.name}: {first.mb:.1f} MB, perplexity {perplexity(exact, following):.2f}"
-        + found(first, questions),
+        + numbers_found(first, questions),
         flush=True,
     )
     for bundle in options.smaller:
@@ -152,12 +152,12 @@ def main() -> None:
             f"{bundle.name}: {reading.mb:.1f} MB, KL {divergence.mean():.5f} nats, largest "
             f"{divergence.max():.3f}, perplexity {perplexity(other, following):.2f}, same first "
             f"choice {np.mean(exact.argmax(axis=-1) == other.argmax(axis=-1)):.1%}"
-            + found(reading, questions),
+            + numbers_found(reading, questions),
             flush=True,
         )
 
 
-def found(reading: Reading, questions: Sequence[Question]) -> str:
+def numbers_found(reading: Reading, questions: Sequence[Question]) -> str:
     """Returns how many of the hidden numbers were found, nothing if none were hidden."""
     return f", {reading.n_found} of {len(questions)} numbers found" if questions else ""
 

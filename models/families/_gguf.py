@@ -302,9 +302,9 @@ def _yarn(
     fields.refuse(f"{stem}.yarn_ext_factor", 1.0, -1.0)
     scale = fields.number(f"{stem}.attn_factor", 1.0) * yarn_scale(factor)
     # Converters write the whole factor or 1 here. llama.cpp computes with neither.
-    stated = fields.number(key := f"{stem}.yarn_attn_factor", 1.0)
-    if not any(math.isclose(stated, usual, rel_tol=1e-4) for usual in (1.0, scale)):
-        fields.fail(key, stated, f"1 or {scale:.6g}, which follows from the factor")
+    whole_scale = fields.number(key := f"{stem}.yarn_attn_factor", 1.0)
+    if not any(math.isclose(whole_scale, usual, rel_tol=1e-4) for usual in (1.0, scale)):
+        fields.fail(key, whole_scale, f"1 or {scale:.6g}, which follows from the factor")
     if (of_all_dims := fields.number(f"{stem}.yarn_log_multiplier", 0.0)) > 0:
         scale /= yarn_scale(factor, of_all_dims)
     factors = yarn_factors(theta, size, factor, original, betas, is_truncated)

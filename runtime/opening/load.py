@@ -38,13 +38,13 @@ from edgedec.runtime.opening.bundle_parts import (
 )
 from edgedec.runtime.opening.devices import draft_on_device, on_device
 from edgedec.runtime.opening.options import EngineOptions
-from edgedec.runtime.opening.room import warn_of_disk
 from edgedec.runtime.opening.split_cores import at_home, split_cores
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.prefill import Progress
 from edgedec.runtime.sequences.session_memory import DRAFT, TARGET, KnownModel, SessionMemory
 from edgedec.runtime.text.tokenizer import Tokenizer
+from edgedec.system.memory import free_memory_bytes
 from edgedec.system.processors import physical_cores
 from edgedec.targets import find_graph_kind
 
@@ -106,7 +106,12 @@ def load(
     report = on_progress or (lambda phase, done, total: None)
     report("load", 0, 2)
     opening = _begin(folder, options)
-    warn_of_disk(folder, opening.manifest, opening.entry)
+    files = opening.manifest.files
+    sizes = {folder / name: files[name].n_bytes for name in opening.entry.files}
+    if sum(sizes.values()) > (room := free_memory_bytes()):
+        from edgedec.runtime.opening.room import warn_of_disk  # few models are so large
+
+        warn_of_disk(sizes, room)
     store = _find_store(opening)
     report("load", 1, 2)
     memory = _new_memory(opening)

@@ -1,30 +1,25 @@
-"""Whether memory has room for a model's weights, said before the model reads them."""
+"""What is said before a model reads weights that memory has no room for."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
-from edgedec.models.manifest import BundleManifest
-from edgedec.models.model_entry import ModelEntry
 from edgedec.system.files import read_rate
-from edgedec.system.memory import memory_bytes
 
 _log = logging.getLogger(__name__)
 
 
-def warn_of_disk(folder: Path, manifest: BundleManifest, entry: ModelEntry) -> None:
-    """Says how slow passes will be if the model is larger than the memory that is available.
+def warn_of_disk(sizes: Mapping[Path, int], room: int) -> None:
+    """Says how slow passes will be if weights of ``sizes`` have no room in memory.
 
     Weights are mapped: what has no room is read from the disk again in each pass.
+
+    room: bytes of memory that are available.
     """
-    sizes = {path: manifest.files[path].n_bytes for path in entry.files}
-    n_bytes, (total, available) = sum(sizes.values()), memory_bytes()
-    room = total if available is None else available
-    if n_bytes <= room:
-        return
-    rate = read_rate(folder / max(sizes, key=lambda path: sizes[path]))
-    _log.warning(disk_warning(n_bytes, room, rate))
+    rate = read_rate(max(sizes, key=lambda path: sizes[path]))
+    _log.warning(disk_warning(sum(sizes.values()), room, rate))
 
 
 def disk_warning(n_bytes: int, room: int, rate: float | None) -> str:

@@ -114,8 +114,8 @@ def _costs(
         known = finished.load_vector(name) if finished else None
         if known is None:
             others = {other: source.format(other) for other in errors if other != name}
-            one = Quantized(source, MIXED, formats=others | {name: CANDIDATES[0]})
-            logits = ReferenceModel(one).forward(ids.tolist()).logits
+            changed = Quantized(source, MIXED, formats=others | {name: CANDIDATES[0]})
+            logits = ReferenceModel(changed).forward(ids.tolist()).logits
             known = np.array([score(logits, expected, ids).kl_nats])
             if finished:
                 finished.save_vector(name, known)

@@ -33,4 +33,6 @@ def test_texts_side_by_side_are_what_each_model_computes(make_source: Any) -> No
     np.testing.assert_allclose(logits, np.concatenate(both), atol=1e-4)
     assert np.abs(both[0] - both[1]).max() > 1e-3
     for part in ("gate", "up", "down"):
-        assert seen[f"layers.0.mlp.experts.{part}_proj.weight"] == 2 * 5  # of the text that is not held out
+        assert (
+            seen[f"layers.0.mlp.experts.{part}_proj.weight"] == 2 * 5
+        )  # of the text that is not held out

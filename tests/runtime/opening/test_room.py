@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.runtime.opening import room
+from edgedec.system import memory
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.room import disk_warning
 from edgedec.system.files import read_rate
@@ -29,7 +29,7 @@ def test_only_a_model_without_room_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(room, "memory_bytes", lambda: (1 << 50, available))
+    monkeypatch.setattr(memory, "memory_bytes", lambda: (1 << 50, available))
     with caplog.at_level(logging.WARNING), load(small_bundle) as engine:
         assert engine.encode("a")
     said = [record.getMessage() for record in caplog.records]
