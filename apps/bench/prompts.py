@@ -37,7 +37,7 @@ from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.measuring.disturbance import Watch
 from edgedec.apps.measuring.loop import Plan
 from edgedec.apps.measuring.plotters import find_plotter
-from edgedec.apps.options.common import Draft, DraftDevice, DraftProvider, Overlap, PerCategory
+from edgedec.apps.options.common import Draft, DraftDevice, DraftProvider, PerCategory
 from edgedec.apps.peers.rivals import Rivals
 from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.models.manifest import BundleManifest, read_manifest
@@ -107,7 +107,6 @@ class PromptOptions:
         Path | None,
         typer.Option(metavar="FILE", help="Draft from the n-gram store FILE without changing it."),
     ] = None
-    overlap: Overlap = "auto"
 
     @property
     def output_options(self) -> OutputOptions:
@@ -188,7 +187,6 @@ class _Setup:
             prefix_cache_mb=0,
             store=self.options.store,
             is_store_growing=False,
-            overlap=self.options.overlap,
             provider=self.plan.provider,
             device=self.plan.device,
             draft_provider=self.options.draft_provider,
@@ -235,7 +233,6 @@ def run_prompts(setup: _Setup, names: Sequence[str], prompts: Sequence[FilePromp
                 "draft": None if options.draft is None else str(options.draft),
                 "draft_provider": options.draft_provider,
                 "draft_device": options.draft_device,
-                "overlap": options.overlap,
                 "store": None if options.store is None else str(options.store),
                 "peer_draft": setup.rivals.draft,
             },

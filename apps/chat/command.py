@@ -43,7 +43,6 @@ def chat(
     template_var: TemplateVar = None,
     store: options.Store = None,
     adapt: options.Adapt = None,
-    overlap: options.Overlap = "auto",
     prefix_disk: options.PrefixDisk = 0,
     loading: options.LoadOptions,
     request: options.RequestOptions,
@@ -74,7 +73,7 @@ def chat(
     typed = history if sys.stdin.isatty() else None  # nothing else is kept of lines
     replay = None if adapt is None else ReplayBuffer.made(adapt, bundle)
     with ProgressBars(count_amount) as bars:
-        engine = loading.load(bundle, bars.report, prefix_cache, store, overlap, prefix_disk)
+        engine = loading.load(bundle, bars.report, prefix_cache, store, prefix_disk)
     with engine:
         engine.loaded.check_writes()
         if not engine.has_chat_template:

@@ -366,14 +366,6 @@ PrefixDisk = Annotated[
         rich_help_panel=SPEED,
     ),
 ]
-Overlap = Annotated[
-    str,
-    typer.Option(
-        metavar="MODE",
-        help="Draft on other cores while the target model verifies: on, off, or auto (if faster).",
-        rich_help_panel=SPEED,
-    ),
-]
 Store = Annotated[
     Path | None,
     typer.Option(
@@ -457,7 +449,6 @@ class LoadOptions:
         on_progress: Progress | None = None,
         prefix_cache_mb: int = 0,
         store: Path | None = None,
-        overlap: str = "auto",
         prefix_disk_mb: int = 0,
     ) -> Engine:
         """Returns the engine over ``bundle``, which may draft from ``store``."""
@@ -469,7 +460,6 @@ class LoadOptions:
             prefix_disk_mb=prefix_disk_mb,
             affinity=None if self.affinity is None else parse_affinity(self.affinity),
             store=store,
-            overlap=overlap,
             provider=self.provider,
             device=self.device,
             draft_provider=self.draft_provider,

@@ -84,7 +84,6 @@ class KeepOptions:
     ] = None
     store: options.Store = None
     adapt: options.Adapt = None
-    overlap: options.Overlap = "auto"
     prefix_disk: options.PrefixDisk = 0
 
     def __post_init__(self) -> None:
@@ -98,7 +97,6 @@ class KeepOptions:
             bundle,
             on_progress,
             store=self.store,
-            overlap=self.overlap,
             prefix_disk_mb=self.prefix_disk,
         )
 

@@ -60,10 +60,6 @@ class EncoderDecoder:
         return self._decoder.capabilities
 
     @property
-    def is_movable(self) -> bool:
-        return False
-
-    @property
     def n_layers(self) -> int:
         return self._decoder.n_layers
 

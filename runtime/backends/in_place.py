@@ -27,7 +27,6 @@ from edgedec.runtime.backends.graph_checks import check_recurrent_layers
 from edgedec.runtime.backends.kv_cache import Array, PanelArena
 from edgedec.runtime.backends.layer_caches import LayerArenas, LayerCaches
 from edgedec.runtime.backends.model_facts import GraphToRun, ModelFacts
-from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import SequenceState
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.rows import Float32, MtpRows, Rows
@@ -55,10 +54,8 @@ R = TypeVar("R", bound=Runs)
 class InPlaceModel(ModelFacts, Generic[T, R]):
     """A `Model`, but for how its graph runs.
 
-    ``T`` is what runs passes on some processors, ``R`` what runs them over some memory.
+    ``T`` is what runs passes, ``R`` what runs them over some memory.
     """
-
-    is_movable = True
 
     def __init__(self, graph: GraphToRun) -> None:
         bundled = graph.path.parents[1] / BUNDLED_KERNELS
@@ -79,25 +76,20 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
         _warn_of_slow_kernels()
         super().__init__(graph)
         self._arenas: WeakSet[LayerArenas] = WeakSet()
-        self._placed: dict[Affinity | None, tuple[Affinity, T]] = {}  # None: the model's own
+        self._opened: T | None = None
         self._shared_runs: WeakKeyDictionary[PanelArena, R] = WeakKeyDictionary()
         self.is_closed = False
 
-    def placed(self, cores: Affinity | None) -> tuple[Affinity, T]:
-        """Returns what runs passes on ``cores``, on the model's own when None, and which those are.
+    @property
+    def opened(self) -> T:
+        """What runs passes.
 
         Raises:
             SessionError: The model is closed.
         """
-        placed = self._placed.get(cores)
-        if placed is not None:
-            return placed
-        if self.is_closed:
+        if self._opened is None:
             raise SessionError("the model is closed: load the bundle again")
-        if cores is None or cores == self.affinity:
-            return self._placed[None]
-        placed = self._placed[cores] = cores, self._place(cores, len(cores.processors))
-        return placed
+        return self._opened
 
     def new_caches(self, context: int) -> LayerCaches:
         """Returns room for a text, among others of the same context if any."""
@@ -143,10 +135,7 @@ class InPlaceModel(ModelFacts, Generic[T, R]):
     def close(self) -> None:
         """Releases the graph."""
         self.is_closed = True
-        self._placed.clear()
-
-    def _place(self, cores: Affinity, threads: int) -> T:
-        raise NotImplementedError
+        self._opened = None
 
 
 def _recurrent_state(config: ModelConfig, kv: KVLayout) -> RecurrentState | None:
@@ -304,7 +293,7 @@ def _kind(pass_: Pass) -> object:
     """Returns what passes must have in common to run as one; None if it runs alone."""
     if pass_.layer_gates is not None or pass_.layers is not None:
         return None
-    return caches_of(pass_).arenas, pass_.sequence.cores
+    return caches_of(pass_).arenas
 
 
 def caches_of(pass_: Pass) -> LayerCaches:

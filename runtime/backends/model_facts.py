@@ -37,8 +37,6 @@ class RunningState(SequenceState, Protocol):
 class ModelFacts:
     """The part of a `Model` that its configuration and its graph's contract decide."""
 
-    is_movable = False
-
     def __init__(self, graph: GraphToRun) -> None:
         self.config = graph.config
         self.contract = graph.contract

@@ -12,7 +12,6 @@ from typing import Protocol
 from edgedec.runtime.decoding.cost_book import CostBook
 from edgedec.runtime.decoding.decisions import saving
 from edgedec.runtime.drafting.compiled import TeamDrafting
-from edgedec.runtime.drafting.draft_cost import EarlyCounts
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
@@ -194,11 +193,6 @@ class DraftingTeam:
         for model in self.models:
             n_computed += yield from model.use_idle_time(tokens, target)
         return n_computed
-
-    @property
-    def early(self) -> list[EarlyCounts]:
-        """What each model drafted while the target model verified."""
-        return [model.drafting.passes.early for model in self.models]
 
     def explain(self) -> list[str]:
         """Returns what the models decided for themselves, a line each."""

@@ -37,16 +37,11 @@ class Speculative(DecodingStrategy):
         self,
         planner: Planner,
         verifier: Verifier = DEFAULT_VERIFIER,
-        no_overlap: str = "",
         with_mtp: bool = False,
     ) -> None:
-        """no_overlap: why the model that drafts does not go on while the target verifies.
-
-        with_mtp: passes shall give what light heads in the target's graph say.
-        """
+        """with_mtp: passes shall give what light heads in the target's graph say."""
         self._planner = planner
         self._verifier = verifier
-        self._no_overlap = no_overlap
         self.name = planner.name
         self.is_lossless = verifier.is_lossless
         self.has_mtp = with_mtp
@@ -90,11 +85,6 @@ class Speculative(DecodingStrategy):
     def failures(self) -> Mapping[str, str]:
         """Drafters that were switched off, and why."""
         return self._planner.failures
-
-    @property
-    def no_overlap(self) -> str:
-        """Why nothing is drafted while the target model verifies; empty if something may be."""
-        return self._no_overlap
 
     def close(self) -> None:
         self._planner.close()
@@ -142,8 +132,6 @@ class SpeculativeDecoding(Decoding):
         team.end(state.plain_tokens)
         self._planning.end()
         state.stats.failed_drafters.update(self._method.failures)
-        state.stats.n_early = sum(early.n_drafted for early in team.early)
-        state.stats.n_early_used = sum(early.n_used for early in team.early)
 
     def catch_up(self, target: TokenSequence) -> Passes[int]:
         """Has the models that drafted compute what was predicted for them, and draft better."""
@@ -151,10 +139,7 @@ class SpeculativeDecoding(Decoding):
 
     def explain(self) -> list[str]:
         """Returns what was decided, a line each."""
-        lines = [*self._planning.explain(), *self._planning.team.explain()]
-        if why_not := self._method.no_overlap:
-            lines.append(f"overlap: off, {why_not}")
-        return lines
+        return [*self._planning.explain(), *self._planning.team.explain()]
 
     def explain_rounds(self) -> list[str]:
         """Returns what was decided in each round, and why."""
@@ -190,7 +175,7 @@ class SpeculativeDecoding(Decoding):
 
     def _verify(self, context: DraftContext, tree: DraftTree) -> Passes[tuple[Verdict, Rows]]:
         """Returns what is accepted, and the rows of the pass it was judged by."""
-        state, noise, model = self._state, context.noise, self._planning.model
+        state, noise = self._state, context.noise
         pass_ = Pass(
             state.sequence,
             tree.to_pass(state.tokens[-1]),
@@ -199,10 +184,7 @@ class SpeculativeDecoding(Decoding):
             with_logits=state.needs_logits,
             with_mtp=self._method.has_mtp and self._planning.wants_mtp,
         )
-        if model is None:
-            rows = yield pass_
-        else:
-            rows = yield from model.verify(pass_, context, tree, state.n_left)
+        rows = yield pass_
         target = TreeRows(state, tree, rows, noise)
         return self._method.verifier.verify(tree, target, NoiseChance(noise)), rows
 

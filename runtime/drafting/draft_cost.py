@@ -20,17 +20,6 @@ class Promise:
 
 
 @dataclass
-class EarlyCounts:
-    """Drafted tokens computed while the target model verified.
-
-    n_used: those that came true, or that the next proposal went on from.
-    """
-
-    n_drafted: int = 0
-    n_used: int = 0
-
-
-@dataclass
 class DraftCost:
     """What the latest proposal cost.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from edgedec.runtime.drafting.draft_cost import DraftCost, EarlyCounts, Promise
+from edgedec.runtime.drafting.draft_cost import DraftCost, Promise
 from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.rows import Rows
@@ -44,7 +44,6 @@ class DraftPasses:
         self.sequence = sequence
         self._give_back = give_back
         self.cost = DraftCost()  # of the latest proposal
-        self.early = EarlyCounts()
         self.rows_per_step = math.inf
         self._tokens: list[int] = []  # of the tree, in the order computed
         self._parents: list[int] = []

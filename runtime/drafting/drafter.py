@@ -16,10 +16,10 @@ from edgedec.runtime.drafting.draft_passes import DraftPasses
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.token_mask import TokenMask
-from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.prefill import HiddenStates
 from edgedec.runtime.sequences.row_stats import RowStats
-from edgedec.runtime.sequences.rows import MtpRows, Rows
+from edgedec.runtime.sequences.rows import MtpRows
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 
@@ -188,20 +188,6 @@ class ModelDrafting(ABC):
     def read_exactly(self) -> None:
         """Has the next proposal compute what was predicted."""
         return
-
-    def verify(
-        self, pass_: Pass, context: DraftContext, tree: DraftTree, n_left: int
-    ) -> Passes[Rows]:
-        """Returns the rows of the pass over the target model that judges ``tree``; see `Pass`.
-
-        A drafter that computed a part of it while it drafted may leave that out; one may draft on
-        meanwhile.
-
-        Args:
-            context: Of the proposal.
-            n_left: Tokens that may still be emitted.
-        """
-        return (yield pass_)
 
     def use_idle_time(self, tokens: Sequence[int], target: TokenSequence) -> Passes[int]:
         """Gets ready, after an output, to draft the next better.

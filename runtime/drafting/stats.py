@@ -74,8 +74,6 @@ class DecodeStats:
     draft_ms: time spent on proposing. verify_ms: time of the rounds' passes and their verification.
     drafted: drafter -> counts by depth; the first are those of depth 1.
     failed_drafters: drafter -> why it was switched off.
-    n_early: tokens a draft model computed while the target model verified. n_early_used: those that
-        came true, or that its next proposal went on from; the others were thrown away.
     """
 
     n_correction: int = 0
@@ -93,8 +91,6 @@ class DecodeStats:
     verify_ms: float = 0.0
     drafted: dict[str, list[DraftCounts]] = field(default_factory=dict)
     failed_drafters: dict[str, str] = field(default_factory=dict)
-    n_early: int = 0
-    n_early_used: int = 0
 
     @property
     def n_rounds(self) -> int:
@@ -188,6 +184,4 @@ class DecodeStats:
             "by_drafter": {name: counts.to_dict() for name, counts in self.by_drafter().items()},
             "by_depth": [counts.to_dict() for counts in self.by_depth()],
             "failed_drafters": dict(self.failed_drafters),
-            "n_early": self.n_early,
-            "n_early_used": self.n_early_used,
         }

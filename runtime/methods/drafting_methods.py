@@ -28,7 +28,7 @@ class DraftingMethods:
         self._made: dict[tuple[str, str, bool], DecodingStrategy] = {}
         self._costs = CostBook(parts.identity)
         self._free: dict[str, Drafter] = {}
-        self._models: dict[tuple[str, bool], ModelDrafter] = {}  # by name, with overlap or not
+        self._models: dict[str, ModelDrafter] = {}
 
     def strategy(self, name: str, verifier: str | None, is_fixed: bool) -> DecodingStrategy:
         """Returns the method called ``name`` under ``verifier``, the default one when None.
@@ -56,9 +56,8 @@ class DraftingMethods:
         if name == PLAIN:
             return Plain()
         free, models = self._chosen(name)
-        why_not = self._why_no_overlap(verifier) if DRAFT in models else ""
         drafters = [self._free_drafter(n) for n in free]
-        with_model = {n: self._model_drafter(n, not why_not) for n in models}
+        with_model = {n: self._model_drafter(n) for n in models}
         self._check_hidden_layers([*drafters, *with_model.values()])
         # Under a lossy verifier the text depends on what is drafted: it shall not depend on time.
         is_weighed = not models and not is_fixed and verifier is DEFAULT_VERIFIER
@@ -67,11 +66,11 @@ class DraftingMethods:
             by_role = {self._role_of(n): drafter for n, drafter in with_model.items()}
             share = 0.0 if head is None or MTP not in free else head.mtp_share
             planner: Planner = AutoPlanner(drafters, self._costs, by_role, share, name)
-            return Speculative(planner, verifier, why_not, MTP in free)
+            return Speculative(planner, verifier, MTP in free)
         model = next(iter(with_model.values()), None)
         budget = _FIXED if model is None else _FIXED_MODEL
         planner = FixedPlanner(drafters, budget, name, model, self._costs)
-        return Speculative(planner, verifier, why_not, MTP in free)
+        return Speculative(planner, verifier, MTP in free)
 
     def _role_of(self, name: str) -> str:
         """Returns what the costs of the model of drafter ``name`` are kept under."""
@@ -114,14 +113,12 @@ class DraftingMethods:
             self._free[name] = method.make(self._parts.drafters)
         return self._free[name]
 
-    def _model_drafter(self, name: str, is_overlapped: bool) -> ModelDrafter:
-        key = name, is_overlapped
-        if key not in self._models:
+    def _model_drafter(self, name: str) -> ModelDrafter:
+        if name not in self._models:
             method = self._find(name)
             assert not isinstance(method, FreeMethod)
-            split = self._parts.split if is_overlapped else None
-            self._models[key] = method.make(self._parts.drafters, split)
-        return self._models[key]
+            self._models[name] = method.make(self._parts.drafters)
+        return self._models[name]
 
     def _check_hidden_layers(self, drafters: Sequence[Drafter | ModelDrafter]) -> None:
         for drafter in drafters:
@@ -131,8 +128,3 @@ class DraftingMethods:
                     "this bundle's graph does not return: export it again with --hidden-layers "
                     f"{','.join(map(str, drafter.hidden_layers))}"
                 )
-
-    def _why_no_overlap(self, verifier: Verifier) -> str:
-        if verifier is not DEFAULT_VERIFIER:
-            return f"for with the verifier {verifier.name} the text depends on what is drafted"
-        return self._parts.split.reason

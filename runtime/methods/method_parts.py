@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.drafter_parts import DrafterParts
 
 if TYPE_CHECKING:  # imported by whom they are asked of, for they delay a first token
@@ -25,8 +24,7 @@ class MethodParts:
     drafters: what drafters are made of; opens the draft model and the draft head.
     draft, head: where these lie, if there are some.
     identity: names models, device and threads; costs measured for one are not used for another.
-    tuned: what the bundle says of switching. split: whether the draft model goes on while the
-    target model verifies, and where.
+    tuned: what the bundle says of switching.
     masked: of a model that fills masks in, what it states of that.
     """
 
@@ -37,5 +35,4 @@ class MethodParts:
     head: HeadSource | None = None
     identity: str = ""
     tuned: Any = None
-    split: CoreSplit = field(default_factory=CoreSplit)
     masked: MaskedModel | None = None

@@ -23,7 +23,6 @@ from edgedec.models.manifest import (
 from edgedec.models.model_entry import ModelEntry
 from edgedec.runtime.backends import open_model, release_model
 from edgedec.runtime.config.checks import check_progress, check_type, checked_path
-from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.drafter_parts import DrafterParts, Shared
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.loaded import LoadedModel
@@ -38,7 +37,6 @@ from edgedec.runtime.opening.bundle_parts import (
 )
 from edgedec.runtime.opening.devices import draft_on_device, on_device
 from edgedec.runtime.opening.options import EngineOptions
-from edgedec.runtime.opening.split_cores import at_home, split_cores
 from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.model import Model
 from edgedec.runtime.sequences.prefill import Progress
@@ -115,11 +113,11 @@ def load(
     store = _find_store(opening)
     report("load", 1, 2)
     memory = _new_memory(opening)
-    draft, split = _find_draft(opening, memory)
+    draft = _find_draft(opening, memory)
     model, tokenizer = _load_together(folder, opening.entry, opening.threads, opening.affinity)
     report("load", 2, 2)
     try:
-        parts = _method_parts(opening, model, store, draft, split)
+        parts = _method_parts(opening, model, store, draft)
         return Engine(_loaded(opening, model, tokenizer, parts, memory, started_s))
     except BaseException:
         release_model(model)  # nobody else has it to give back
@@ -193,7 +191,6 @@ def _method_parts(
     model: Model,
     store: NgramStore | None,
     draft: DraftSource | None,
-    split: CoreSplit,
 ) -> MethodParts:
     manifest, head = opening.manifest, _find_head(opening)
     drafters = DrafterParts(
@@ -211,7 +208,6 @@ def _method_parts(
         head=head,
         identity=identity(manifest, opening.threads, opening.entry.contract.providers),
         tuned=tuned(manifest),
-        split=split,
         masked=_find_masked(opening.entry),
     )
 
@@ -273,8 +269,8 @@ def _named_draft(opening: _Opening) -> DraftSource | None:
     return find_draft(opening.folder, manifest, draft, opening.draft_threads, opening.context)
 
 
-def _find_draft(opening: _Opening, memory: SessionMemory) -> tuple[DraftSource | None, CoreSplit]:
-    """Returns the draft model, if there is one, and how it shares cores with the target model."""
+def _find_draft(opening: _Opening, memory: SessionMemory) -> DraftSource | None:
+    """Returns the draft model, if there is one."""
     options, threads = opening.options, opening.draft_threads
     draft, cores = _named_draft(opening), opening.affinity.first(threads)
     if draft is not None:
@@ -291,8 +287,7 @@ def _find_draft(opening: _Opening, memory: SessionMemory) -> tuple[DraftSource |
             "draft_provider and draft_device need a draft model, and there is none: export the "
             "bundle with --draft, or name one with --draft"
         )
-    split = split_cores(options.overlap, opening.affinity, opening.threads, opening.entry, draft)
-    return (at_home(draft, split) if draft is not None and split.is_on else draft), split
+    return draft
 
 
 def _find_head(opening: _Opening) -> HeadSource | None:

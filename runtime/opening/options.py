@@ -9,7 +9,6 @@ from pathlib import Path
 from edgedec.models.errors import ConfigError
 from edgedec.models.fields import shown
 from edgedec.runtime.config.checks import check_count, check_type, checked_counts, checked_path
-from edgedec.runtime.opening.split_cores import AUTO, MODES
 from edgedec.system.processors import processors
 from edgedec.targets.device_target import PlaceOption
 
@@ -38,8 +37,6 @@ class EngineOptions:
     store: file of the n-gram store that the methods ``store`` and ``auto`` draft from; made if
         there is none.
     is_store_growing: whether the texts of these methods are added to the store.
-    overlap: whether the draft model drafts on while the target model verifies, on processors of
-        its own: ``on``, ``off``, or ``auto``: with four cores or more, as long as it pays.
     provider: ONNX Runtime's, a place of the device target ort; the bundle's first when None. A
         draft model runs on it, too, if its graph can.
     device: OpenVINO's, a place of the device target openvino, for its bundles; the CPU when None. A
@@ -58,7 +55,6 @@ class EngineOptions:
     affinity: Sequence[int] | None = None
     store: str | Path | None = None
     is_store_growing: bool = True
-    overlap: str = AUTO
     provider: str | None = None
     device: str | None = None
     draft_provider: str | None = None
@@ -90,8 +86,6 @@ class EngineOptions:
             checked_counts("affinity", self.affinity, "processors")
         check_type("head", self.head, bool, "true or false")
         check_type("is_store_growing", self.is_store_growing, bool, "true or false")
-        if not isinstance(self.overlap, str) or self.overlap not in MODES:
-            raise ConfigError(f"overlap is {shown(self.overlap)}, expected {', '.join(MODES)}")
 
 
 def _check_place(kind: PlaceOption, name: str, value: object) -> None:

@@ -102,10 +102,6 @@ class Model(Protocol):
         """What its passes may ask for."""
 
     @property
-    def is_movable(self) -> bool:
-        """Passes may move to other processors."""
-
-    @property
     def n_layers(self) -> int:
         """Layers of the decoder."""
 

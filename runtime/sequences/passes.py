@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from edgedec.models.graph import Capabilities
-from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.pass_times import LONG_PASS, PassTimes
 from edgedec.runtime.sequences.rows import Float32, OtherTexts, Rows
 from edgedec.runtime.sequences.token_tree import TokenTree
@@ -40,10 +39,6 @@ class PassSequence(Protocol):
     @property
     def state(self) -> Any:
         """What the model keeps of the text: its backend knows the type."""
-
-    @property
-    def cores(self) -> Affinity | None:
-        """Where the threads of its passes stay; where the model's do if None."""
 
     @property
     def times(self) -> PassTimes:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from edgedec.models.errors import SessionError
 from edgedec.models.source_tokens import n_source
-from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.capability_checks import (
     check_capabilities,
     check_room,
@@ -70,7 +69,6 @@ class TokenSequence:
         self._pending_place = _Place(0, range(0))
         self._is_pending_gated = False
         self.group = ""  # of the request; other groups' texts learn nothing of this one
-        self.cores: Affinity | None = None  # that passes run on; those of the model when None
         self._is_closed = False
 
     @property
@@ -127,14 +125,6 @@ class TokenSequence:
     def layout(self) -> Layout:
         """What the rows of its states are made of."""
         return self.snapshot(0).layout
-
-    def place(self, cores: Affinity | None) -> None:
-        """Has passes run with one thread on each of ``cores`` from now on; None: as when opened.
-
-        The KV cache stays, and so do logits to the last bit. The first time takes as long as
-        opening the graph, whose weights are in memory already.
-        """
-        self.cores = cores if self.model.is_movable else None
 
     def forward(
         self,

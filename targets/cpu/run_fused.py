@@ -43,9 +43,8 @@ class FusedModel(InPlaceModel[_Session, "_Runs"]):
 
     def __init__(self, graph: GraphToRun) -> None:
         super().__init__(graph)
-        self._graph = graph.path
-        session = self._place(self.affinity, graph.threads)
-        self._placed[None] = self.affinity, session
+        session = _Session(graph.path, self.contract.providers, graph.threads, self.affinity)
+        self._opened = session
         check_ports(graph.path, session.ort, self.contract, self.config)
         check_kv_cache(graph.path, self.contract, self.config)
 
@@ -63,12 +62,9 @@ class FusedModel(InPlaceModel[_Session, "_Runs"]):
 
     def close(self) -> None:
         """Releases the graph and its threads."""
-        for _, session in self._placed.values():
-            session.pool.close()
+        if self._opened is not None:
+            self._opened.pool.close()
         super().close()
-
-    def _place(self, cores: Affinity, threads: int) -> _Session:
-        return _Session(self._graph, self.contract.providers, threads, cores)
 
 
 def open_model(graph: GraphToRun) -> FusedModel:
@@ -96,20 +92,20 @@ class _Runs:
         self._model = model
         self._can, self._n_layers = model.capabilities, model.n_layers
         self._runner = PassRunner()
-        self._bindings: dict[tuple[_Session, PassShape], Binding] = {}
+        self._bindings: dict[PassShape, Binding] = {}
         self._logits = np.empty((0, model.config.n_logits), np.float32)
         self.shared_values = _values(shared_inputs)
         self._take_tables(model.tables.up_to(1))
 
     def run(self, passes: Sequence[Pass]) -> Rows:
         """Returns the asked rows of all passes. The next run of the same shape overwrites them."""
-        affinity, session = self._model.placed(passes[0].sequence.cores)
+        affinity, session = self._model.affinity, self._model.opened
         session.pool.wake()
         tables = self._model.tables.up_to(end_of(passes))
         if tables is not self._tables:
             self._take_tables(tables)
         shape, integers = gathered(passes, self._n_layers, self._can)
-        binding = self._bindings.get((session, shape)) or self._bind(session, shape)
+        binding = self._bindings.get(shape) or self._bind(session, shape)
         binding.arrays.fill(passes, integers)
         run = partial(session.pool.run, session.ort.run_with_iobinding, binding.io)
         self._runner.run(partial(affinity.run, run) if affinity.processors else run)
@@ -133,7 +129,7 @@ class _Runs:
         rows = empty_rows(shape, self._logits, config.hidden_size, can)
         width = config.hidden_size
         binding = Binding(session.ort, shape, rows, self.shared_values, width, can)
-        self._bindings[session, shape] = binding
+        self._bindings[shape] = binding
         return binding
 
 

@@ -31,7 +31,6 @@ from edgedec.runtime.backends.kv_cache import Array
 from edgedec.runtime.backends.model_facts import GraphToRun
 from edgedec.runtime.backends.pass_arrays import PassArrays, PassShape, end_of, gathered
 from edgedec.runtime.backends.trust import check_trusted
-from edgedec.runtime.sequences.affinity import Affinity
 from edgedec.runtime.sequences.passes import Pass
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows
@@ -47,7 +46,7 @@ class TvmModel(InPlaceModel[Machine, "_Runs"]):
         check_kv_cache(graph.path, self.contract, self.config)
         self._program = _open_program(graph.path)
         _check_ports(graph.path, self._program, self.contract)
-        self._placed[None] = self.affinity, self._place(self.affinity, graph.threads)
+        self._opened = self._program.machine(graph.threads, self.affinity.processors)
 
     def new_runs(self, shared_inputs: Mapping[str, Array]) -> _Runs:
         """Returns what runs passes whose inputs of these names stay the same."""
@@ -55,13 +54,10 @@ class TvmModel(InPlaceModel[Machine, "_Runs"]):
 
     def close(self) -> None:
         """Releases the program and its threads."""
-        for _, machine in self._placed.values():
-            machine.close()
+        if self._opened is not None:
+            self._opened.close()
         super().close()
         self._program.close()
-
-    def _place(self, cores: Affinity, threads: int) -> Machine:
-        return self._program.machine(threads, cores.processors)
 
 
 def open_model(graph: GraphToRun) -> TvmModel:
@@ -83,7 +79,7 @@ class _Runs:
     def run(self, passes: Sequence[Pass]) -> Rows:
         """Returns the asked rows of all passes, in memory of their own."""
         model = self._model
-        affinity, machine = model.placed(passes[0].sequence.cores)
+        affinity, machine = model.affinity, model.opened
         tables = model.tables.up_to(end_of(passes))
         if tables is not self._tables:
             self._take_tables(tables)

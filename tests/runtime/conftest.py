@@ -51,7 +51,6 @@ class ToyModel:
     def __init__(self, vocab_size: int, rule: Callable[[Sequence[int]], Row] | None = None) -> None:
         self.vocab_size = self.n_token_ids = vocab_size
         self.capabilities = Capabilities(trees=True, gates=True)
-        self.is_movable = False
         self.n_layers = 1
         self.n_rows = 0
         self.n_passes = 0

@@ -21,7 +21,6 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.methods.draft_source import find_draft
 from edgedec.runtime.sequences.passes import Passes
 from edgedec.runtime.sequences.sequence import TokenSequence
-from edgedec.system.processors import physical_cores
 
 GgufMaker = Callable[..., Path]
 
@@ -104,22 +103,6 @@ def test_costs_are_of_a_device(bundle: Path) -> None:
     contract = replace(source.entry.contract, providers=("CUDAExecutionProvider",))
     other = replace(source, entry=replace(source.entry, contract=contract))
     assert other.costs_key != source.costs_key
-
-
-@pytest.mark.skipif(physical_cores() < 2, reason="one core cannot be divided")
-def test_both_compute_at_once(bundle: Path, pair: tuple[str, str]) -> None:
-    options = EngineOptions(threads=2, overlap="on")
-    if pair[0] != "cpu":
-        with pytest.raises(ConfigError, match="the target model has a KV cache of the kind"):
-            edgedec.load(bundle, options)
-        return
-    config = GenerationConfig(max_new_tokens=24, ignore_eos=True, method="draft")
-    with edgedec.load(bundle, options) as engine:
-        drafted = engine.generate(PROMPT, config)
-        assert (
-            drafted.token_ids == engine.generate(PROMPT, replace(config, method="plain")).token_ids
-        )
-    assert drafted.stats.n_early > 0
 
 
 @pytest.mark.robustness

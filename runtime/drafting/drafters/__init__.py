@@ -17,7 +17,6 @@ from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need
 from edgedec.runtime.drafting.extensions import extension_names, load_extension
 
 if TYPE_CHECKING:  # what no drafter needs is not imported: it delays a first token
-    from edgedec.runtime.drafting.core_split import CoreSplit
     from edgedec.runtime.drafting.drafter import Drafter, ModelDrafter
 
 
@@ -36,12 +35,11 @@ class FreeMethod:
 class ModelMethod:
     """A method whose drafter runs passes of a model. summary: what its guesses are, for users.
 
-    make: also gets the cores it may draft on while the target verifies; None: it must not.
     is_automatic: `auto` weighs it, too.
     """
 
     summary: str
-    make: Callable[[DrafterParts, CoreSplit | None], ModelDrafter]
+    make: Callable[[DrafterParts], ModelDrafter]
     need: Need | None = None
     is_automatic: bool = True
     is_free: ClassVar[bool] = False

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 from edgedec.models.draft_heads import HYDRA
 from edgedec.runtime.drafting.best_first import AcceptanceRates, BestFirst, Option
-from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import (
     Budget,
@@ -112,7 +111,7 @@ METHOD = FreeMethod(
 )
 
 
-def _make_layer(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
+def _make_layer(parts: DrafterParts) -> ModelDrafter:
     from edgedec.runtime.drafting.drafters.eagle.eagle_drafter import EagleDrafter
 
     return EagleDrafter(parts.heads[Need.MTP](), METHOD_NAME)

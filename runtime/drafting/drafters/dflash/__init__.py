@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.drafter import ModelDrafter
 from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need
 from edgedec.runtime.drafting.drafters import ModelMethod
 
 
-def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
+def _make(parts: DrafterParts) -> ModelDrafter:
     from edgedec.runtime.drafting.drafters.dflash.dflash_drafter import DFlashDrafter
 
     return DFlashDrafter(parts.heads[Need.DFLASH]())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.drafter import ModelDrafter
 from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need
 from edgedec.runtime.drafting.drafters import ModelMethod
 
 
-def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
+def _make(parts: DrafterParts) -> ModelDrafter:
     from edgedec.runtime.drafting.drafters.draft.draft_model import DraftModelDrafter
 
     assert parts.draft is not None
@@ -17,12 +16,7 @@ def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
         from edgedec.runtime.drafting.drafters.draft.parallel import ParallelDrafter
 
         return ParallelDrafter(role, role.mask_token)
-    drafter = DraftModelDrafter(role)
-    if split is None:
-        return drafter
-    from edgedec.runtime.drafting.drafters.draft.overlapped import OverlappedDrafter
-
-    return OverlappedDrafter(drafter, split)
+    return DraftModelDrafter(role)
 
 
 METHOD = ModelMethod("what a smaller model would write", _make, Need.DRAFT_MODEL)

@@ -17,7 +17,7 @@ class Candidate:
 
     parent: index of the candidate it follows, or ROOT. value: estimated probability that it and
     all before it are accepted. row: of the draft model's tree, while it has one. is_expanded: what
-    may follow it is known. is_early: that was found out while the target model verified.
+    may follow it is known.
     """
 
     option: Option
@@ -27,7 +27,6 @@ class Candidate:
     value: float
     row: int | None = None
     is_expanded: bool = False
-    is_early: bool = False
 
 
 class Candidates:

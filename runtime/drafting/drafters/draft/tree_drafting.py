@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.drafting.draft_passes import PREFIX, DraftPasses
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -42,9 +41,6 @@ end. Of the tokens that Qwen2.5-Coder 1.5B writes after nine prompts of 61 to 25
 guesses 80 % from the last 32 of the prompt, 82 % from 64 and 85 % from all. Of its summaries of 469
 and 762 tokens it guesses 28, 29 and 80 %, but there it copies, which prompt lookup finds for
 nothing."""
-
-MAX_AHEAD = 8
-"""Passes under one of the target model's; what lies deeper hardly ever comes true."""
 
 
 class TreeDrafter(ABC):
@@ -151,32 +147,6 @@ class TreeDrafting(ModelDrafting):
         self._drafter.curves[is_greedy, True].learn(firsts)
         self._drafter.curves[is_greedy, False].learn(others)
 
-    def draft_ahead(
-        self, context: DraftContext, path: Sequence[int], is_over: Callable[[], bool]
-    ) -> Passes[None]:
-        """Goes on below the latest proposal as if the tokens of ``path`` were accepted.
-
-        What comes true is there when the next proposal is asked for. Nothing happens where the
-        path holds another drafter's tokens.
-
-        Args:
-            context: Of the latest proposal, unchanged.
-            is_over: Asked before every pass whether to stop.
-        """
-        if self._proposed_after != len(context.tokens):
-            return
-        last = ROOT
-        for token in path:
-            child = self._candidates.child(last, token)
-            if child is None:
-                return
-            last = child
-        cost, self.passes.cost = self.passes.cost, DraftCost()  # not the proposal's
-        try:
-            yield from self._go_on(last, context, is_over)
-        finally:
-            self.passes.cost = cost
-
     def end(self, tokens: Sequence[int]) -> None:
         """Keeps the rows of ``tokens`` and no others, and gives the sequence back."""
         self.passes.end(self._recent(tokens))
@@ -243,11 +213,6 @@ class TreeDrafting(ModelDrafting):
             if is_found and candidate.parent in new_index:
                 new_index[i] = len(known)
                 known.append(replace(candidate, parent=new_index[candidate.parent], row=None))
-        came_true = self._candidates.line(last)
-        self.passes.early.n_used += sum(
-            self._candidates[i].is_early for i in (*came_true, *new_index)
-        )
-        self.passes.early.n_used -= self._candidates[last].is_early  # in both
         return known
 
     def _take_up(self, known: list[Candidate], context: DraftContext) -> None:
@@ -341,19 +306,3 @@ class TreeDrafting(ModelDrafting):
         """Adds what may follow a candidate, which row ``index`` of a pass says."""
         depth = self._candidates[candidate].depth + 1
         self._add(candidate, self._options(rows, index, context, depth), context)
-
-    def _go_on(self, last: int, context: DraftContext, is_over: Callable[[], bool]) -> Passes[None]:
-        """Expands candidate ``last``, then the likeliest after it, and so on."""
-        n_passes = 0
-        while n_passes < MAX_AHEAD and not is_over():
-            if last != ROOT and not self._candidates[last].is_expanded:
-                if not self.passes.has_room(1 + len(self._candidates.rowless_above([last]))):
-                    return
-                yield from self._expand([last], context)
-                self._candidates[last].is_early = True
-                self.passes.early.n_drafted += 1
-                n_passes += 1
-            children = self._candidates.children(last)
-            if not children:
-                return
-            last = max(children, key=lambda i: self._candidates[i].value)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.drafter import ModelDrafter
 from edgedec.runtime.drafting.drafter_parts import DrafterParts, Need
 from edgedec.runtime.drafting.drafters import ModelMethod
 
 
-def _make(parts: DrafterParts, split: CoreSplit | None) -> ModelDrafter:
+def _make(parts: DrafterParts) -> ModelDrafter:
     from edgedec.runtime.drafting.drafters.pard.pard_drafter import PardDrafter
 
     return PardDrafter(parts.heads[Need.PARD]())

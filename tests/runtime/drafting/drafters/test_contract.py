@@ -14,7 +14,6 @@ from edgedec.models.draft_heads import HYDRA
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import N_TOP
 from edgedec.runtime.config import SamplingConfig
-from edgedec.runtime.drafting.core_split import CoreSplit
 from edgedec.runtime.drafting.draft_role import DraftRole
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -57,7 +56,6 @@ class Maker:
     """Makes a registered drafter of toy parts, again and again. pool: of its toy draft model."""
 
     name: str
-    split: CoreSplit | None
     folder: Path
     n_made: int = 0
     is_store_growing: bool = True
@@ -88,7 +86,7 @@ class Maker:
         )
         if isinstance(method, FreeMethod):
             return method.make(parts)
-        return method.make(parts, self.split)
+        return method.make(parts)
 
     def check_nothing_is_lent(self) -> None:
         assert self.pool._lent == []
@@ -97,16 +95,9 @@ class Maker:
         assert self.pards._lent == []
 
 
-VARIANTS = [
-    (name, split)
-    for name in drafter_names()
-    for split in ([None] if find_drafter(name).is_free else [None, CoreSplit(reason="")])
-]
-
-
-@pytest.fixture(params=VARIANTS, ids=lambda v: f"{v[0]}{' overlapped' if v[1] else ''}")
+@pytest.fixture(params=drafter_names())
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
-    return Maker(*request.param, tmp_path)
+    return Maker(request.param, tmp_path)
 
 
 class ForcingMask(ToyMask):
@@ -216,7 +207,7 @@ def random_text(rng: np.random.Generator) -> list[int]:
 def test_a_method_states_itself(name: str, tmp_path: Path) -> None:
     method = find_drafter(name)
     assert method.summary.strip() == method.summary != ""
-    drafter = Maker(name, None, tmp_path)()
+    drafter = Maker(name, tmp_path)()
     assert drafter.name == name
     assert all(isinstance(layer, int) for layer in drafter.hidden_layers)
     drafting = drafter.begin(DraftPrompt([1, 2], target=ToySession(V, model=LayeredToy(V))))
