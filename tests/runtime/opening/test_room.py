@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.system import memory
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.room import disk_warning
+from edgedec.system import memory
 from edgedec.system.files import read_rate
 
 
