@@ -110,6 +110,8 @@ images: $(MADE)/dev $(MADE)/model
 	$(BIN)/python tools/images/neovim.py $(CODER) docs/images/neovim.svg
 	EDGEDEC_PICTURES=$(CURDIR)/docs/images EDGEDEC_CODER=$(CODER) $(BIN)/python -m pytest -q -rs \
 	  tests/apps/serve/test_page.py::test_pictures tests/apps/lsp/test_vscode_editor.py
+	EDGEDEC_PICTURES=$(CURDIR)/docs/images EDGEDEC_CODER=$(CODER) $(BIN)/python -m pytest -q -rs \
+	  -m toolkits tests/apps/type/test_mail.py::test_picture
 
 # Search needs a server: .venv/bin/python -m http.server -d build/site
 docs: $(MADE)/docs build/typing/edgedec
