@@ -79,9 +79,12 @@ def type_(
     Tab takes a suggestion, Ctrl+Right takes one word, Esc dismisses it, Alt+] shows the next one.
     All other keys go to the application. Nothing is stored without --learn.
 
+    Without BUNDLE, qwen2.5-coder-0.5b-instruct suggests if its bundle was made by name, and
+    smollm2-135m-instruct if not.
+
     Examples:
 
-      edgedec type smollm2.edgedec
+      edgedec type
 
       edgedec type smollm2.edgedec --learn ~/.local/state/edgedec/learned
 
@@ -90,10 +93,11 @@ def type_(
       edgedec type --uninstall
     """
     from edgedec import __version__
+    from edgedec.apps.type.default_model import default_model
 
     needs_bundle = not (session.uninstall or session.status)
     if bundle is None and needs_bundle:
-        raise typer.BadParameter("no model is named: expected a bundle, such as smollm2.edgedec")
+        bundle = named_bundle(Path(default_model()))
     arguments = [] if bundle is None else [str(bundle.absolute())]
     arguments += ["--threads", str(threads)] * (threads is not None) + ["--panel"] * panel
     arguments += ["--learn", str(user_path(learn).absolute())] if learn else []

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from edgedec.apps.type.default_model import default_model
+from edgedec.export.library import user_library
+
 EDGEDEC = [sys.executable, "-c", "from edgedec.apps.cli import main; main()", "type"]
 GNOME = ("org.gnome.desktop.input-sources", "sources")
 
@@ -60,7 +63,17 @@ def test_input_source_beside_the_users(tmp_path: Path, small_bundle: Path) -> No
     assert run(tmp_path, "gsettings", "get", *GNOME) == "[('xkb', 'de')]\n"
 
 
-def test_mistakes(tmp_path: Path) -> None:
-    done = subprocess.run(EDGEDEC, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "no model is named" in done.stderr
+def test_model_that_nobody_named(
+    tmp_path: Path, small_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the best of those that were made by name, or else the one that a package has."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    assert default_model() == "smollm2-135m-instruct"
+    made = user_library().bundle("qwen2.5-coder-0.5b-instruct")
+    made.parent.mkdir(parents=True)
+    made.symlink_to(small_bundle)
+    assert default_model() == "qwen2.5-coder-0.5b-instruct"
+    run(tmp_path, *EDGEDEC, "--install")
+    starter = next(tmp_path.glob(".config/*/*edgedec-type.desktop"), None)
+    starter = starter or tmp_path / ".config" / "systemd" / "user" / "edgedec-type.service"
+    assert f"-m edgedec type {made}\n" in starter.read_text()
