@@ -97,7 +97,7 @@ class Gnome(Session):
     def menu(self) -> list[str]:
         """Returns the lines of our part of the keyboard's menu, those of submenus behind theirs."""
         lines = self.ask(f"{_ITEMS} all({_OURS}).map((item) => item.label.text).join('/')")
-        return lines.partition("\"")[2].rpartition("\"")[0].split("/")
+        return lines.partition('"')[2].rpartition('"')[0].split("/")
 
     def choose(self, line: str) -> None:
         """Presses Enter on a line of our part of the keyboard's menu, which it opens."""
@@ -177,7 +177,7 @@ def test_suggestions_on_wayland(gnome: Gnome, smollm2_bundle: Path, tmp_path: Pa
 
 
 def test_menu_in_the_top_bar(installed: Gnome, smollm2_bundle: Path, tmp_path: Path) -> None:
-    """The keyboard's menu has our lines while our input source is chosen, and does what they say."""
+    """The keyboard's menu has our lines while our input source is chosen. They do what they say."""
     settings = Path(installed.environment["XDG_CONFIG_HOME"]) / "edgedec" / "type.json"
     installed.start_type(smollm2_bundle, "--threads", "1")
     installed.open_fields(tmp_path / "fields.jsonl")

@@ -35,7 +35,7 @@ CASES = [
     ("Hello,", "", " how are you", " how are you"),
     ("We met Mr. ", "", "and Mrs. Smith", "and Mrs. Smith"),
     ("Apples, pears, etc. ", "", "are fruit", "are fruit"),
-    ("\"It is late.\" ", "", "then he left", "Then he left"),
+    ('"It is late." ', "", "then he left", "Then he left"),
 ]
 
 GERMAN = [
