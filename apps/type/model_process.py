@@ -58,7 +58,8 @@ class ModelProcess:
             return
         self._version += 1
         document = {"text": before + after, "cursor": len(before), "name": "text"}
-        self._ask("update", number=self._number, document=document)
+        request = self._version
+        self._ask("update", number=self._number, request=request, document=document)
 
     def alternatives(self) -> None:
         """Asks for other continuations of the latest text."""
@@ -74,7 +75,7 @@ class ModelProcess:
         """Changes the model, or how suggestions are made."""
         self._source, self._typing = source, typing
         if self._input is not None:
-            self._ask("follow", source=self._source, typing=typing, is_anew=False)
+            self._ask("follow", source=self._source, typing=typing, edits="", is_anew=False)
 
     async def _run_once(self) -> None:
         process = await asyncio.create_subprocess_exec(
