@@ -134,11 +134,34 @@ def percentiles(values: list[float]) -> str:
     return f"p50 {cuts[9]:.1f} ms, p95 {cuts[18]:.1f} ms ({len(values)} keys)"
 
 
+def print_delays(desktop: Desktop, window: Window) -> None:
+    window.clear()
+    new, shorter = key_to_ghost(desktop, PASSAGE)
+    print(f"key to a new suggestion: {percentiles(new)}")
+    print(f"key that shortens one: {percentiles(shorter)}")
+    print(f"both: {percentiles(new + shorter)}")
+    for engine, delays in added_delay(desktop, window).items():
+        print(f"key to text, {N_CORES} cores busy, {engine}: {percentiles(delays)}")
+
+
+def print_idle(desktop: Desktop) -> None:
+    desktop.settle()
+    before_s, *_ = used(desktop)
+    time.sleep(IDLE_S)
+    after_s, pss, rss = used(desktop)
+    print(f"idle: {(after_s - before_s) / IDLE_S:.2%} of a core")
+    print(f"memory: {pss:.0f} MB; with all of what others share, {rss:.0f} MB")
+
+
 def main() -> None:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("bundle", type=Path)
-    bundle = parser.parse_args().bundle.absolute()
+    parser.add_argument(
+        "--idle", action="store_true", help="what it takes while nobody types, only"
+    )
+    options = parser.parse_args()
+    bundle = options.bundle.absolute()
     with tempfile.TemporaryDirectory() as folder:
         desktop = Desktop(Path(folder))
         try:
@@ -146,19 +169,9 @@ def main() -> None:
             desktop.start_type(bundle)
             window = Window(desktop, "gtk3")
             key_to_ghost(desktop, PASSAGE[:80])  # once for caches and files
-            window.clear()
-            new, shorter = key_to_ghost(desktop, PASSAGE)
-            print(f"key to a new suggestion: {percentiles(new)}")
-            print(f"key that shortens one: {percentiles(shorter)}")
-            print(f"both: {percentiles(new + shorter)}")
-            for engine, delays in added_delay(desktop, window).items():
-                print(f"key to text, {N_CORES} cores busy, {engine}: {percentiles(delays)}")
-            desktop.settle()
-            before_s, *_ = used(desktop)
-            time.sleep(IDLE_S)
-            after_s, pss, rss = used(desktop)
-            print(f"idle: {(after_s - before_s) / IDLE_S:.2%} of a core")
-            print(f"memory: {pss:.0f} MB; with all of what others share, {rss:.0f} MB")
+            if not options.idle:
+                print_delays(desktop, window)
+            print_idle(desktop)
         finally:
             desktop.close()
 
