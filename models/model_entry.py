@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast, get_args
 
@@ -68,6 +70,15 @@ class ModelEntry:
                 "export the model again"
             )
         return FORMATS[name]
+
+    def n_bits(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """Returns the bits of those of ``shapes`` that are matrices and read for every token."""
+        unread = set() if self.config.is_head_tied else {"embed_tokens.weight"}
+        return sum(
+            self.format_of(name).bits * math.prod(shape)
+            for name, shape in shapes.items()
+            if len(shape) == 2 and name not in unread
+        )
 
 
 def read_model_entry(name: str, fields: Fields) -> ModelEntry:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from edgedec.runtime.decoding.cost_book import CostBook
+from edgedec.runtime.decoding.cost_book import TARGET, CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
 from edgedec.runtime.decoding.draft_length import (
@@ -54,8 +54,8 @@ from edgedec.runtime.drafting.drafter import (
 from edgedec.runtime.drafting.fusion import UNLIKELY, fuse
 from edgedec.runtime.drafting.isolation import IsolatedModelDrafting
 from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.prefill import PREFILL_CHUNK
 from edgedec.runtime.sequences.rows import ALONE, OtherTexts, Rows
-from edgedec.runtime.sequences.sequence import TokenSequence
 
 if TYPE_CHECKING:
     from edgedec.runtime.decoding.shared_throughput import SharedThroughput
@@ -76,6 +76,7 @@ _COMPANY_RATE = 0.3  # at which the latest pass changes what is expected to shar
 _MIN_COMPANY = 0.1  # texts: with fewer beside it, a text counts as being alone
 _MAX_ROWS = 64  # of others: a pass that reads so much of a prompt says little of others
 _PLAIN = Decision(0, 0, 1.0, reason="drafters rest")
+_UNKNOWN = Decision(0, 0, 1.0, reason="first pass")
 _SHARED = Decision(0, 0, 1.0, reason="drafters rest under load")
 
 
@@ -97,7 +98,7 @@ class AutoPlanner:
     """A `Planner` that weighs free drafters, models that draft and plain decoding each round.
 
     Args:
-        costs: Asked for cost tables when a round has to be planned; measuring may happen then.
+        costs: Asked for cost tables when a text begins, or a model may draft.
         models: By the roles that their costs are kept under.
         mtp_share: of a pass over one row that light heads in the model's graph take.
         name: What users call the method.
@@ -148,11 +149,10 @@ class AutoPlanner:
     def begin(
         self,
         prompt: DraftPrompt,
-        target: TokenSequence,
         clock: Callable[[], float] = time.perf_counter,
     ) -> AutoPlanning:
         """Returns the part of a new output's request."""
-        return AutoPlanning(self, prompt, target, clock)
+        return AutoPlanning(self, prompt, clock)
 
     def begin_team(self, prompt: DraftPrompt) -> DraftingTeam:
         """Returns the parts of the drafters in a new output's request."""
@@ -204,11 +204,10 @@ class AutoPlanning(Planning):
         self,
         planner: AutoPlanner,
         prompt: DraftPrompt,
-        target: TokenSequence,
         clock: Callable[[], float],
     ) -> None:
         super().__init__(DraftingTeam([], []))
-        self._planner, self._target, self._clock = planner, target, clock
+        self._planner, self._clock = planner, clock
         self._prompt, self._group = prompt, prompt.group
         self._trust: dict[str, Evidence] = {}
         self._worth: dict[str, Worth] = {}
@@ -219,7 +218,7 @@ class AutoPlanning(Planning):
         self._shown: IsolatedModelDrafting | None = None  # that drafted last
         self._held: DepthAcceptance | None = None
         self._ledger = Ledger(planner.credits.get(self._group, 0.0))
-        self._costs: CostTable | None = None
+        self._costs = planner.costs.of(TARGET)
         self._own_costs: CostTable | None = None  # where others share the passes
         self._sharing = SharingEstimate(len(planner.under_way))
         self._rests_with_others = planner.is_resting
@@ -259,7 +258,7 @@ class AutoPlanning(Planning):
     def is_resting(self) -> bool:
         if self._rests_with_others:
             return True
-        if self._costs is None or self.team.models or self._had_mtp or self.wants_mtp:
+        if not self._has_team or self.team.models or self._had_mtp or self.wants_mtp:
             return False
         return not any(self._is_worth(name) for name in self._worth if name != MTP)
 
@@ -286,7 +285,6 @@ class AutoPlanning(Planning):
             self.log.add(_SHARED, 0, rows.ms)
             self._end_round(rows.company, 1)
             return
-        assert self._costs is not None
         step_ms = self._sharing.plain_ms(self._costs)
         self._rest()
         self._ledger.add(1, step_ms, step_ms)
@@ -296,19 +294,19 @@ class AutoPlanning(Planning):
     def propose(self, context: DraftContext, room: Budget) -> Passes[DraftTree]:
         if not self._has_team:
             self._begin_team(replace(self._prompt, tokens=[*context.tokens[:-1]], hidden={}))
-        if self._costs is None:
-            if self._planner.costs.is_measuring("target"):
-                return DraftTree()
-            self._costs = yield from self._planner.costs.of("target", self._target)
         began_s = self._clock()
         costs = self._own_costs = self._sharing.costs(self._costs)
+        self._asked_ms, self._model, self._asking_ms = {}, None, 0.0
+        if not self._costs.n_passes:
+            self._had_mtp = 0.0
+            self._decision = _UNKNOWN
+            return DraftTree()
         max_ms = self._max_ms(costs)
-        self._asked_ms, self._model = {}, None
         tree = self._ask_free(context, room, costs)
         draft = verified(tree.nodes, self._trust, costs, 0.0, max_ms, room.n_nodes)
         plan = Levels(0, draft.rate, NOTHING_PAYS)
         if self.team.models:
-            plan = yield from self._plan_model(context, room, costs, draft, max_ms)
+            plan = self._plan_model(context, room, costs, draft, max_ms)
         if self._model is not None:
             tree, draft = yield from self._ask_model(context, room, costs, plan, tree, max_ms)
         self._had_mtp = self._planner.mtp_share if self.wants_mtp else 0.0
@@ -343,9 +341,8 @@ class AutoPlanning(Planning):
     def end(self) -> None:
         """The output ended: what it saved or lost is the next requests'."""
         self._planner.under_way.discard(self)
-        if self._costs is None:
-            return
-        self._planner.costs.review("target")
+        for role in (TARGET, *self._planner.roles):
+            self._planner.costs.keep(role)
         self._planner.known_worth.update(self._worth)
         credits, ledger = self._planner.credits, self._ledger
         saved = (ledger.plain_ms - ledger.spent_ms) / self._costs.ms(1)
@@ -353,7 +350,7 @@ class AutoPlanning(Planning):
 
     def explain(self) -> list[str]:
         """Returns what was decided how often, and what it promised and brought."""
-        return [] if self._costs is None else self.log.lines(1.0 / self._costs.ms(1))
+        return self.log.lines(1.0 / self._costs.ms(1))
 
     def explain_rounds(self) -> list[str]:
         """Returns what was decided in each round, and why."""
@@ -380,10 +377,10 @@ class AutoPlanning(Planning):
 
     def _plan_model(
         self, context: DraftContext, room: Budget, costs: CostTable, draft: Draft, max_ms: float
-    ) -> Passes[Levels]:
+    ) -> Levels:
         """Returns how deep which model is to draft, which `_model` is then."""
         if self._models is None:
-            self._models = yield from self._open_models()
+            self._models = self._open_models()
         best = Levels(0, draft.rate, NOTHING_PAYS)
         for model in self._models:
             if model.drafting.is_off:
@@ -432,21 +429,14 @@ class AutoPlanning(Planning):
             return exact, model.acceptance
         return known, model.predicted
 
-    def _open_models(self) -> Passes[list[_Model]]:
-        assert self._costs is not None
+    def _open_models(self) -> list[_Model]:
         names = [drafter.name for drafter in self._planner.drafters.models]
         roles = dict(zip(names, self._planner.roles, strict=True))
         models = []
         for drafting in self.team.models:
             role = roles[drafting.name]
-            passes = drafting.drafting.passes
-            promise = passes.promise
-            if promise is None:
-                table = yield from self._planner.costs.of(role, passes.sequence)
-            else:
-                table = self._costs.scaled(promise.cost)
-            first = PRIOR if promise is None else promise.acceptance
-            known = self._planner.knowledge.setdefault(role, ModelKnowledge(first))
+            table = self._planner.costs.of(role)
+            known = self._planner.knowledge.setdefault(role, ModelKnowledge(PRIOR))
             drafting.price(table.row_ms_of_many, self._costs.ms(1))
             of_text = (DepthAcceptance(general=g) for g in (known.acceptance, known.predicted))
             models.append(_Model(role, drafting, table, known, *of_text))
@@ -478,6 +468,8 @@ class AutoPlanning(Planning):
         ms = 1000 * (self._clock() - began_s)
         cost = model.drafting.drafting.passes.cost
         cost.takes_in_all(ms)
+        if 0 < cost.n_fed <= PREFILL_CHUNK:
+            model.costs.observe(cost.n_fed, cost.feed_ms)
         n_usual = 0 < cost.n_fed <= 2
         if n_steps := cost.n_levels + n_usual:
             model.knowledge.learn_step(
@@ -500,7 +492,6 @@ class AutoPlanning(Planning):
         self, context: DraftContext, outcome: RoundOutcome, timings: RoundTimings, ms: float
     ) -> None:
         assert self._decision is not None
-        assert self._costs is not None
         assert self._own_costs is not None
         costs, n_emitted = self._own_costs, len(outcome.emitted)
         step_ms = costs.ms(1)
@@ -576,11 +567,12 @@ class AutoPlanning(Planning):
 
     def _count_pass(self, company: OtherTexts, n_emitted: int, n_rows: int, ms: float) -> None:
         """Learns what a pass took and who shared it."""
-        assert self._costs is not None
         self._sharing.observe(company, n_emitted)
         self._end_round(company, n_emitted)
-        if company == ALONE:  # other passes say nothing of what the smallest ones take
-            self._costs.observe(n_rows, ms)
+        n_all = n_rows + company.n_rows
+        # A pass over rows of several texts takes a little longer than one over as many of one.
+        if company == ALONE or not self._costs.has_seen(n_all):
+            self._costs.observe(n_all, ms)
 
     def _end_round(self, company: OtherTexts, n_emitted: int) -> None:
         """Learns what the round took in all, and decides whether the next one may draft."""

@@ -1,4 +1,7 @@
-"""What a pass over so many rows costs here: measured, remembered, corrected as it runs."""
+"""What a pass over so many rows costs here: guessed at first, learned from passes, and kept.
+
+Nothing is computed to be measured: a text would wait for thirty steps before its first draft.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,20 @@ from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.system.files import replace_json
 
 ROWS = (1, 2, 3, 4, 6, 8, 9, 16, 17)
-"""Pass sizes that are measured; between them costs are interpolated.
+"""Pass sizes whose costs are known; between them costs are interpolated.
 
 Kernels take rows by eight, so the ninth and the seventeenth cost far more than those beside them.
 """
+
+USUAL = (1.0, 1.1, 1.25, 1.4, 1.8, 2.2, 2.9, 4.0, 4.6)
+"""What passes of these sizes cost over one row before any was seen: between AVX2 and AVX-512."""
 
 _TILE = 8  # rows; what so many cost holds beyond the largest size that was measured
 _MANY = 16  # rows of a pass that reads a text, whose costs are those of wider ones
 _COMMON_RATE = 0.2  # at which a pass changes the costs of all sizes
 _OWN_RATE = 0.05  # at which it changes those of its own size, besides
-_N_MEASUREMENTS = 3  # runs that measure: the machine's state may have been odd through one
-_STEADY = 1.2  # times the shortest; where no second pass was as short, others were busy
+_MAX_KEPT = 8.0  # passes of a size that a kept table counts as at most: machines change
+_NEAR = 0.05  # of one row's time: what more rows cost above that is no noise
 _GOLDEN_RATIO = 0.6180339887498949  # whose multiples are spread evenly
 _MAX_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
 _MAX_OWN = 0.1  # share of its time that counts for that where it is unknown what all share
@@ -37,14 +43,12 @@ _MAX_OWN = 0.1  # share of its time that counts for that where it is unknown wha
 class CostTable:
     """Milliseconds of a pass over m rows.
 
-    row_ms: by m; measured, then corrected by what passes take. is_steady: the measurement was not
-        disturbed.
-    n_measurements: runs that measured; ``row_ms`` began as their mean.
+    row_ms: by m; corrected by what passes take.
+    n_seen: passes of each size so far; unless stated, all sizes are taken to be well known.
     """
 
     row_ms: dict[int, float]
-    is_steady: bool = True
-    n_measurements: int = 1
+    n_seen: dict[int, float] = field(default_factory=dict)
     _sizes: list[int] = field(init=False)
     _late_of_one: float = field(default=0.0, init=False, compare=False)
     _n_since_one: int = field(default=2, init=False, compare=False)
@@ -55,6 +59,13 @@ class CostTable:
 
     def __post_init__(self) -> None:
         self._sizes = sorted(self.row_ms)
+        if not self.n_seen:
+            self.n_seen = dict.fromkeys(self.row_ms, 1 / _OWN_RATE)
+
+    @classmethod
+    def unknown(cls) -> Self:
+        """Returns the table of a model none of whose passes was seen; the first sets its scale."""
+        return cls(dict(zip(ROWS, USUAL, strict=True)), dict.fromkeys(ROWS, 0.0))
 
     def ms(self, n_rows: int) -> float:
         """Returns the expected milliseconds of a pass over ``n_rows`` rows."""
@@ -81,47 +92,74 @@ class CostTable:
         return self.ms(_MANY) / _MANY
 
     @property
-    def is_settled(self) -> bool:
-        """Whether enough runs measured."""
-        return self.n_measurements >= _N_MEASUREMENTS
+    def n_passes(self) -> float:
+        """Passes that it learned from."""
+        return sum(self.n_seen.values())
+
+    def has_seen(self, n_rows: int) -> bool:
+        """Whether a pass of about ``n_rows`` rows was seen."""
+        return all(self.n_seen[size] > 0 for size, _ in self._neighbours(n_rows))
 
     def observe(self, n_rows: int, ms: float) -> None:
         """Corrects the table by a pass that took ``ms``.
 
-        What slows one pass down, such as a lower clock or others that compute, slows all sizes
-        down, so all follow soon, by the same share: passes over one row may be missing for long,
-        and drafts are judged by what they cost over these. What a size takes over the others
-        follows slowly: one that seems dear is not tried, so a few disturbed passes would keep it
-        so. Right behind a pass over one row it is known what all share, and the rest counts in
-        full. Sizes nobody tries are kept in order, for more rows never cost less. A time that is
-        no positive number teaches nothing.
+        The first passes of a size say what it takes, and what sizes nobody tried yet take beyond
+        one row. Later, what slows one pass down, such as a lower clock or others that compute,
+        slows all sizes down, so all follow soon, by the same share: passes over one row may be
+        missing for long, and drafts are judged by what they cost over these. What a size takes
+        over the others then follows slowly: one that seems dear is not tried, so a few disturbed
+        passes would keep it so. Right behind a pass over one row it is known what all share, and
+        the rest counts in full. Sizes are kept in order, for more rows never cost less. A time
+        that is no positive number teaches nothing.
         """
         expected = self.ms(n_rows)
         self._known_ms.clear()
         if not (expected > 0 and 0 < ms < math.inf):
             return
+        near = self._neighbours(n_rows)
+        if not self.n_passes:
+            self.row_ms = {size: taken * ms / expected for size, taken in self.row_ms.items()}
+            self._count(near)
+            return
         late = min(max(ms / expected, 1 / _MAX_CHANGE), _MAX_CHANGE) - 1
-        late_alone = late - self._late_of_one if self._n_since_one < 2 else _bounded(late, _MAX_OWN)
+        # What a larger size takes bounds what this one does.
+        newness = 1 / (1 + max(n for size, n in self.n_seen.items() if size >= near[0][0]))
+        is_one = n_rows == self._sizes[0]
+        common = max(_COMMON_RATE, newness) if is_one else min(_COMMON_RATE, 1 - newness)
+        late_alone = late - self._late_of_one
+        if self._n_since_one >= 2:
+            late_alone = _bounded(late, max(_MAX_OWN, newness))
         self._n_since_one += 1
-        if n_rows == self._sizes[0]:
+        if is_one:
             self._late_of_one, self._n_since_one = late, 0
-        self._late_of_one *= 1 - _COMMON_RATE
+        self._late_of_one *= 1 - common
         for size in self._sizes:
-            self.row_ms[size] *= 1 + _COMMON_RATE * late
-        for size, share in self._neighbours(n_rows):
+            self.row_ms[size] *= 1 + common * late
+        for size, share in near:
             if size > self._sizes[0]:
-                self._set(size, self.row_ms[size] * (1 + share * _OWN_RATE * late_alone))
+                rate = max(_OWN_RATE, newness)
+                self._correct(size, 1 + share * rate * late_alone)
+        self._count(near)
 
-    def merged(self, other: Self) -> Self:
-        """Returns the least of this measurement and those before it: what disturbs adds time."""
-        n_measurements = self.n_measurements + other.n_measurements
-        row_ms = {m: min(ms, other.row_ms.get(m, ms)) for m, ms in self.row_ms.items()}
-        return type(self)(row_ms, self.is_steady and other.is_steady, n_measurements)
+    def _correct(self, size: int, factor: float) -> None:
+        """Changes what a size takes; sizes nobody tried take as much more beyond one row."""
+        one_ms, before_ms = self.row_ms[self._sizes[0]], self.row_ms[size]
+        self._set(size, factor * before_ms)
+        floor_ms = (1 - _NEAR) * one_ms
+        beyond = (self.row_ms[size] - floor_ms) / (before_ms - floor_ms)
+        for other, n_seen in self.n_seen.items():
+            if not n_seen and other not in (size, self._sizes[0]):
+                self.row_ms[other] = one_ms + beyond * (self.row_ms[other] - one_ms)
+
+    def _count(self, near: list[tuple[int, float]]) -> None:
+        for size, share in near:
+            self.n_seen[size] += share
 
     def scaled(self, factor: float) -> Self:
-        """Returns the costs of passes that take ``factor`` times as long."""
+        """Returns the costs of another model, whose passes are guessed to take so many times as
+        long; none was seen."""
         row_ms = {m: factor * ms for m, ms in self.row_ms.items()}
-        return type(self)(row_ms, self.is_steady)
+        return type(self)(row_ms, dict.fromkeys(row_ms, 0.0))
 
     def shared(self, n_rows: float, n_tokens: float) -> Self:
         """Returns what passes cost one of the texts that share them.
@@ -137,7 +175,7 @@ class CostTable:
         others_ms = self.ms(n_others + 1) * n_tokens / (n_tokens + 1)
         sizes = [1, *(size - n_others for size in self._sizes if size > n_others + 1)]
         row_ms = {m: self.ms(n_others + m) - others_ms for m in (*sizes, sizes[-1] + _TILE)}
-        return type(self)(row_ms, self.is_steady)
+        return type(self)(row_ms)
 
     def _set(self, size: int, ms: float) -> None:
         self.row_ms[size] = max(ms, self.row_ms[self._sizes[0]])
@@ -184,22 +222,18 @@ class CostTable:
         for _ in range(repetitions):
             sweeps.append((yield from _sweep(sequence, tokens, fitting)))
         first, *times, last = zip(*sweeps, strict=True)
-        shortest, second, *_ = sorted([*first, *last])
-        least = [shortest, *map(min, times)]
+        least = [min(*first, *last), *map(min, times)]
         for at in reversed(range(len(least) - 1)):  # fewer rows never cost more: that is noise
             least[at] = min(least[at], least[at + 1])
-        is_steady = second < _STEADY * shortest
-        return cls(dict(zip(fitting, least, strict=True)), is_steady)
+        return cls(dict(zip(fitting, least, strict=True)))
 
     def save(self, path: Path, fingerprint: str) -> None:
-        """Writes the table if it is steady."""
-        if not self.is_steady:
-            return
+        """Writes the table."""
         document = {
             "fingerprint": fingerprint,
             "sizes": ROWS,
-            "n_measurements": self.n_measurements,
             "row_ms": self.row_ms,
+            "n_seen": self.n_seen,
         }
         try:
             replace_json(path, document)
@@ -213,16 +247,16 @@ class CostTable:
             document: Any = json.loads(path.read_text(encoding="utf-8"))
             if document["fingerprint"] != fingerprint or document["sizes"] != list(ROWS):
                 return None
-            n_measurements = int(document["n_measurements"])
             row_ms = {int(m): float(ms) for m, ms in document["row_ms"].items()}
+            n_seen = {int(m): min(float(n), _MAX_KEPT) for m, n in document["n_seen"].items()}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
         except (RecursionError, OverflowError):  # hostile nesting, an infinite count
             return None
         is_sane = row_ms and all(0 < m <= 4096 and 0 < ms < 1e6 for m, ms in row_ms.items())
-        if not is_sane or n_measurements < 1:
+        if not is_sane or n_seen.keys() != row_ms.keys() or not min(n_seen.values()) >= 0:
             return None
-        return cls(row_ms, n_measurements=n_measurements)
+        return cls(row_ms, n_seen)
 
 
 def _bounded(value: float, most: float) -> float:

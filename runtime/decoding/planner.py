@@ -121,12 +121,11 @@ class Planner(Protocol):
     def begin(
         self,
         prompt: DraftPrompt,
-        target: TokenSequence,
         clock: Callable[[], float] = time.perf_counter,
     ) -> Planning:
         """Returns the part of a new output's request.
 
-        target: the text in the target's KV cache. clock: seconds of this request alone.
+        clock: seconds of this request alone.
         """
 
     def close(self) -> None:
@@ -230,7 +229,6 @@ class FixedPlanner:
     def begin(
         self,
         prompt: DraftPrompt,
-        target: TokenSequence,
         clock: Callable[[], float] = time.perf_counter,
     ) -> FixedPlanning:
         """Returns the part of a new output's request."""

@@ -56,7 +56,6 @@ class Speculative(DecodingStrategy):
                 state.mask is not None,
                 state.prediction,
             ),
-            state.sequence,
             state.clock.now_s,
         )
         return SpeculativeDecoding(self, state, planning)

@@ -7,18 +7,6 @@ from dataclasses import dataclass
 from edgedec.runtime.sequences.prefill import PREFILL_CHUNK
 
 
-@dataclass(frozen=True)
-class Promise:
-    """What is known of a model's drafts before any was made.
-
-    cost: of its pass over one row, in such passes of the target model. acceptance: share of its
-    tokens that hold where those before them do.
-    """
-
-    cost: float
-    acceptance: float
-
-
 @dataclass
 class DraftCost:
     """What the latest proposal cost.

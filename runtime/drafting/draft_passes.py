@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from edgedec.runtime.drafting.draft_cost import DraftCost, Promise
+from edgedec.runtime.drafting.draft_cost import DraftCost
 from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.prefill import feed
 from edgedec.runtime.sequences.rows import Rows
@@ -26,8 +26,6 @@ class DraftPasses:
         is known.
     """
 
-    promise: Promise | None = None
-    """What is known of the drafts; None if costs have to be measured."""
     layer_gates: tuple[bool, ...] | None = None
     """The sub-layers that run, as a `Pass` states them."""
     hidden_layers: Sequence[int] = ()

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from edgedec.models.blocks import decoder_shapes
 from edgedec.models.errors import BundleError, ConfigError
 from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import TOKENIZER_NAME, BundleManifest, fingerprint_of, read_manifest
@@ -32,7 +33,8 @@ class DraftSource:
     where they are the same. fingerprint: names what decides the rows of its KV cache. memory: of
     the engine, which gives its sequences what earlier ones computed. pair: of target and draft
     model, if they may take turns. affinity: where its threads stay. mapped: opens what predicts its
-    keys and values from the target model's, for texts in sequences of the pool it is given.
+    keys and values from the target model's, for texts in sequences of the pool it is given. cost:
+    of its pass over one row, in such passes of the target model, by the weights that it reads.
     """
 
     folder: Path
@@ -46,6 +48,7 @@ class DraftSource:
     pair: Pair | None = None
     affinity: Affinity = field(default_factory=Affinity)
     mapped: Callable[[SequencePool], DraftKVMaps] | None = None
+    cost: float = 1.0
 
     @property
     def model(self) -> KnownModel:
@@ -53,10 +56,10 @@ class DraftSource:
         return KnownModel(self.fingerprint, self.entry.config, self.context)
 
     @property
-    def costs_key(self) -> str:
-        """A short name of the model and where it computes, which its costs depend on."""
+    def role(self) -> str:
+        """What its costs are kept under: they depend on the model and where it computes."""
         key = f"{self.fingerprint} {self.entry.contract.providers[:1]}"
-        return hashlib.sha256(key.encode()).hexdigest()[:12]
+        return f"draft-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
     def open(self) -> DraftRole:
         """Returns the draft model, opened.
@@ -136,6 +139,7 @@ def find_draft(
         context=min(context, entry.context),
         fingerprint=fingerprint,
         pair=Pair(hashes, target, entry.config, fingerprint),
+        cost=_bits_read(entry) / _bits_read(manifest.target),
     )
 
 
@@ -148,3 +152,7 @@ def _read_json(path: Path) -> dict[str, object]:
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
     raise BundleError(f"{path} is not a tokenizer ({reason}): copy the bundle again")
+
+
+def _bits_read(entry: ModelEntry) -> int:
+    return max(entry.n_bits(decoder_shapes(entry.config)), 1)

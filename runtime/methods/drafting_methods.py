@@ -26,7 +26,10 @@ class DraftingMethods:
     def __init__(self, parts: MethodParts) -> None:
         self._parts = parts
         self._made: dict[tuple[str, str, bool], DecodingStrategy] = {}
-        self._costs = CostBook(parts.identity)
+        shares = {} if parts.draft is None else {parts.draft.role: parts.draft.cost}
+        if parts.head is not None:
+            shares[parts.head.role] = parts.head.cost
+        self._costs = CostBook(parts.identity, shares)
         self._free: dict[str, Drafter] = {}
         self._models: dict[str, ModelDrafter] = {}
 
@@ -64,7 +67,7 @@ class DraftingMethods:
         if name == AUTO or is_weighed:
             head = self._parts.head
             by_role = {self._role_of(n): drafter for n, drafter in with_model.items()}
-            share = 0.0 if head is None or MTP not in free else head.mtp_share
+            share = 0.0 if head is None or MTP not in free else head.cost
             planner: Planner = AutoPlanner(drafters, self._costs, by_role, share, name)
             return Speculative(planner, verifier, MTP in free)
         model = next(iter(with_model.values()), None)
@@ -76,8 +79,8 @@ class DraftingMethods:
         """Returns what the costs of the model of drafter ``name`` are kept under."""
         draft, head = self._parts.draft, self._parts.head
         if head is not None and self._find(name).need is head.need:
-            return f"head-{head.identity}"
-        return f"draft-{draft.costs_key}" if name == DRAFT and draft else name
+            return head.role
+        return draft.role if name == DRAFT and draft else name
 
     def _chosen(self, name: str) -> tuple[list[str], list[str]]:
         """Returns the free drafters and those with a model that a method has."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgedec.models.blocks import decoder_shapes, head_weight
+from edgedec.models.blocks import decoder_shapes
 from edgedec.models.draft_heads import (
     DFLASH,
     EAGLE,
@@ -46,7 +44,8 @@ class HeadSource:
     """A draft head and what opening it takes.
 
     folder: bundle that holds it. identity: names the head's files. affinity: where its threads
-    stay. mtp_share: of a pass over one row that the light heads in the model's own graph take.
+    stay. cost: of its pass over one row, in such passes of the target model, by the weights that it
+    reads; of light heads, that of all of them.
     """
 
     folder: Path
@@ -56,12 +55,17 @@ class HeadSource:
     threads: int
     context: int
     affinity: Affinity = field(default_factory=Affinity)
-    mtp_share: float = 0.0
+    cost: float = 1.0
 
     @property
     def need(self) -> Need | None:
         """What drafters need that has it; None of light heads, which run in the model's graph."""
         return NEEDS.get(self.entry.kind)
+
+    @property
+    def role(self) -> str:
+        """What its costs are kept under."""
+        return f"head-{self.identity}"
 
     @property
     def mtp(self) -> str | None:
@@ -120,23 +124,20 @@ def find_head(
         threads=threads,
         context=min(context, entry.head.context),
         affinity=affinity,
-        mtp_share=_mtp_share(entry, target) if entry.kind in LIGHT_HEADS else 0.0,
+        cost=_share(entry, target),
     )
 
 
-def _mtp_share(entry: HeadEntry, target: ModelEntry) -> float:
-    """Returns which share of the target model's weights all light heads read, LM head included."""
+def _share(entry: HeadEntry, target: ModelEntry) -> float:
+    """Returns which share of the target model's weights a pass reads, or that of all light heads.
 
-    def n_bits(shapes: Mapping[str, tuple[int, ...]], model: ModelEntry, of: str) -> int:
-        return sum(
-            model.format_of(name).bits * math.prod(shape)
-            for name, shape in shapes.items()
-            if len(shape) == 2 and name.startswith(of)
-        )
-
-    shapes = decoder_shapes(target.config)
-    whole = n_bits(shapes, target, "layers.") + n_bits(shapes, target, head_weight(target.config))
-    head = entry.head
-    of_heads = head_shapes(head.config, head.contract.can.features, entry.kind)
-    of_logits = head.config.n_layers * n_bits(of_heads, head, "lm_head.")
-    return (n_bits(of_heads, head, "layers.") + of_logits) / whole
+    Each of these reads the LM head.
+    """
+    head, whole = entry.head, target.n_bits(decoder_shapes(target.config))
+    shapes = head_shapes(head.config, head.contract.can.features, entry.kind)
+    if entry.kind not in LIGHT_HEADS:
+        return head.n_bits(shapes) / whole
+    of_logits = {name: shape for name, shape in shapes.items() if name.startswith("lm_head.")}
+    of_layers = {name: shape for name, shape in shapes.items() if name.startswith("layers.")}
+    n_bits = head.n_bits(of_layers) + head.config.n_layers * head.n_bits(of_logits)
+    return n_bits / whole

@@ -16,11 +16,7 @@ from edgedec.export.config import DraftModelConfig, ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.models.errors import ConfigError
 from edgedec.models.manifest import read_manifest
-from edgedec.runtime.decoding.cost_book import CostBook
-from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.methods.draft_source import find_draft
-from edgedec.runtime.sequences.passes import Passes
-from edgedec.runtime.sequences.sequence import TokenSequence
 
 GgufMaker = Callable[..., Path]
 
@@ -81,28 +77,12 @@ def test_whatever_drafts_the_text_is_the_targets(
         assert drafted.token_ids == plain.token_ids == write("auto").token_ids
 
 
-def test_auto_weighs_what_each_model_costs_where_it_is(
-    engine: Engine, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    weighed, of = {}, CostBook.of
-
-    def noted(book: CostBook, role: str, sequence: TokenSequence) -> Passes[CostTable]:
-        weighed[role.partition("-")[0]] = sequence.model.contract.backend
-        return of(book, role, sequence)
-
-    monkeypatch.setattr(CostBook, "of", noted)
-    stream = engine.stream(PROMPT, GenerationConfig(max_new_tokens=24, ignore_eos=True))
-    assert "".join(stream)
-    assert stream.explain()
-    assert weighed == {"target": BACKENDS[pair[0]], "draft": BACKENDS[pair[1]]}
-
-
 def test_costs_are_of_a_device(bundle: Path) -> None:
     source = find_draft(bundle, read_manifest(bundle), True, 1, 128)
     assert source is not None
     contract = replace(source.entry.contract, providers=("CUDAExecutionProvider",))
     other = replace(source, entry=replace(source.entry, contract=contract))
-    assert other.costs_key != source.costs_key
+    assert other.role != source.role
 
 
 @pytest.mark.robustness

@@ -18,7 +18,7 @@ import numpy as np
 from replay import HERE, SETS, Machine, Replay
 from traces import Trace, load
 
-from edgedec.runtime.decoding.cost_book import CostBook
+from edgedec.runtime.decoding.cost_book import TARGET, CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load as load_bundle
@@ -51,9 +51,9 @@ def machine_of(engine: Engine) -> Machine:
     """Returns what passes of the engine's models cost here."""
     parts = engine.loaded.parts
     book = CostBook(parts.identity)
-    target, draft = book.known("target"), CostTable({1: 1.0})
+    target, draft = book.known(TARGET), CostTable({1: 1.0})
     if parts.draft is not None:
-        draft = book.known(f"draft-{parts.draft.costs_key}") or draft
+        draft = book.known(parts.draft.role) or draft
     if target is None:
         raise SystemExit("got no measured costs; expected those that a run of `auto` keeps")
     return Machine("here", target.row_ms, draft.row_ms, ASK_MS)
@@ -76,7 +76,7 @@ def main() -> None:
     with closing(
         load_bundle(arguments.bundle, EngineOptions(draft=arguments.draft or True))
     ) as engine:
-        for _ in range(3):  # costs settle in three runs
+        for _ in range(3):  # costs become known
             engine.generate("Name a river.", method="auto", max_new_tokens=32)
         replay = Replay(machine_of(engine), drafters)
         gains = [replay.play(trace) for trace in traces]

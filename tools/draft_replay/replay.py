@@ -32,7 +32,7 @@ from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.decoding import auto_planner, draft_length
 from edgedec.runtime.decoding.auto_planner import AutoPlanner
 from edgedec.runtime.decoding.busy_clock import BusyClock
-from edgedec.runtime.decoding.cost_book import CostBook
+from edgedec.runtime.decoding.cost_book import TARGET, CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import FixedPlanner, Planner
 from edgedec.runtime.decoding.speculative import Speculative
@@ -222,18 +222,19 @@ def _stats(ids: Any, logs: Any) -> RowStats:
 
 
 class KnownCosts(CostBook):
-    """The costs of a machine, as a first measurement finds them."""
+    """The costs of a machine, as earlier runs kept them."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
-        self._known = {
-            "target": CostTable(dict(machine.target)),
+        self._tables = {
+            TARGET: CostTable(dict(machine.target)),
             "draft": CostTable(dict(machine.draft)),
         }
 
-    def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
-        return self._known[role]
-        yield
+
+def guessed_costs(machine: Machine) -> CostBook:
+    """Returns the costs of a machine that nothing has run on."""
+    return CostBook(shares={"draft": machine.draft[1] / machine.target[1]})
 
 
 class RecordedDrafter(TreeDrafter):
@@ -275,6 +276,7 @@ class Replay:
     drafters: tuple[str, ...] = ()
     make: Any = AutoPlanner
     seed: int = 0
+    costs: Any = KnownCosts
     n_rounds: int = 0
     n_tokens: int = 0
     _n_written: int = field(default=0, init=False)  # tokens, of the latest text
@@ -290,7 +292,7 @@ class Replay:
             free.append(Mtp(is_bound_to_likeliest=True))
             share = MTP_SHARE
         models = {"draft": RecordedDrafter()} if "draft" in self.drafters else {}
-        planner: Planner = self.make(free, KnownCosts(self.machine), models, share)
+        planner: Planner = self.make(free, self.costs(self.machine), models, share)
         if isinstance(planner, AutoPlanner):
             planner.throughput.now_s = VirtualClock(self._time).now_s
         team: Any = getattr(planner, "team", None)
@@ -426,6 +428,7 @@ def report(
     is_held_out: bool,
     make: Any,
     n_at_once: int = 1,
+    costs: Any = KnownCosts,
 ) -> Iterator[dict[str, Any]]:
     """Yields a row for each machine and set of drafters."""
     for name in sets:
@@ -439,7 +442,7 @@ def report(
         for machine in machines(scale):
             if tables and machine.name not in tables:
                 continue
-            engine = Replay(machine, drafters, make)
+            engine = Replay(machine, drafters, make, costs=costs)
             if n_at_once > 1:
                 gains = [engine.play_at_once(traces, n_at_once)]
             else:
@@ -513,6 +516,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--chosen-by", action="store_true")
     parser.add_argument("--at-once", type=int, default=1, help="texts that share passes")
+    parser.add_argument("--fresh", action="store_true", help="no pass was seen before the first")
     parser.add_argument("--hindsight", action="store_true")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -530,6 +534,7 @@ def main() -> None:
         not options.chosen_by,
         AutoPlanner,
         options.at_once,
+        guessed_costs if options.fresh else KnownCosts,
     ):
         print(
             f"{row['set']:10} {row['table']:17} mean {row['mean']:.3f}  worst {row['worst']:.3f}  "

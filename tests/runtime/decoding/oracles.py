@@ -8,7 +8,7 @@ import numpy as np
 
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.auto_planner import AutoPlanner
-from edgedec.runtime.decoding.cost_book import CostBook
+from edgedec.runtime.decoding.cost_book import TARGET, CostBook
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.planner import Planning, RoundTimings
 from edgedec.runtime.drafting.draft_cost import DraftCost
@@ -26,7 +26,6 @@ from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import Passes, run_passes
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import Rows
-from edgedec.runtime.sequences.sequence import TokenSequence
 
 from ..conftest import ToySession
 
@@ -118,15 +117,11 @@ class KnownCosts(CostBook):
 
     def __init__(self, target: dict[int, float]) -> None:
         super().__init__()
-        self._known = {
-            "target": CostTable(dict(target)),
+        self._tables = {
+            TARGET: CostTable(dict(target)),
             "draft": CostTable({1: 2.0, 16: 4.0}),
             "head": CostTable({1: 1.0, 16: 2.0}),
         }
-
-    def of(self, role: str, sequence: TokenSequence) -> Passes[CostTable]:
-        return self._known[role]
-        yield
 
 
 FLAT = {1: 10.0, 2: 10.5, 4: 11.0, 8: 14.0, 16: 23.0}
@@ -140,7 +135,7 @@ def run(planner: AutoPlanner, costs: dict[int, float], n_rounds: int) -> tuple[l
 
 def begin(planner: AutoPlanner, clock: Callable[[], float] = lambda: 0.0) -> Planning:
     """Begins an output; drafters take no time, but by another clock."""
-    return planner.begin(DraftPrompt(TEXT[:10]), ToySession(1), clock)
+    return planner.begin(DraftPrompt(TEXT[:10]), clock)
 
 
 def play(planning: Planning, costs: dict[int, float], n_rounds: int) -> tuple[list[int], float]:

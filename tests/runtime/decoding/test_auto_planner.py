@@ -22,7 +22,6 @@ from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import ALONE, OtherTexts, Rows
 
-from ..conftest import ToySession
 from .oracles import FLAT, STEEP, TEXT, KnownCosts, Oracle, begin, make, play, run
 
 
@@ -146,7 +145,7 @@ def test_a_pass_teaches_what_its_drafts_and_the_token_before_them_cost() -> None
     planner = make([Oracle(1.0, 0.9, depth=4)], believed)
     sizes, _ = run(planner, {**believed, 5: 13.0}, 40)
     assert sizes[-10:] == [4] * 10
-    table = run_passes(planner.costs.of("target", ToySession(1)))
+    table = planner.costs.of("target")
     assert table.ms(5) == pytest.approx(13.0, rel=0.05)
     assert table.ms(5) - table.ms(3) > 1.5 * (believed[5] - believed[3])
 
@@ -267,15 +266,14 @@ def test_what_others_share_does_not_change_what_passes_cost_alone() -> None:
     planner = make([], FLAT)
     planning = begin(planner)
     play(planning, FLAT, 1)
-    assert planner.costs.is_measuring("target") is False
     timings = RoundTimings(0.0, 100.0, OtherTexts(3, 12, 8))
     outcome = RoundOutcome(DraftTree(), (), TEXT[10:11], RowStats.of(np.zeros((1, 5))), {})
     context = DraftContext(TEXT[:10], 10, SamplingConfig(), Noise(0))
-    before = dict(run_passes(planner.costs.of("target", ToySession(1))).row_ms)
+    before = dict(planner.costs.of("target").row_ms)
     for _ in range(5):
         run_passes(planning.propose(context, Budget(15, 15)))
         planning.observe(context, outcome, timings)
-    assert run_passes(planner.costs.of("target", ToySession(1))).row_ms == before
+    assert planner.costs.of("target").row_ms == before
 
 
 def test_likeliest_nodes_come_first_behind_their_parents() -> None:

@@ -48,7 +48,11 @@ def foreign_draft(folder: Path, vocabulary: Mapping[str, int]) -> DraftSource:
     for path, vocab in zip(paths, ({"a": 0, "b": 1}, vocabulary), strict=True):
         document = {"model": {"type": "BPE", "vocab": vocab}, "decoder": {"type": "ByteLevel"}}
         path.write_text(json.dumps(document), encoding="utf-8")
-    entry = SimpleNamespace(config=SimpleNamespace(vocab_size=len(vocabulary)), head_ids=None)
+    entry = SimpleNamespace(
+        config=SimpleNamespace(vocab_size=len(vocabulary)),
+        head_ids=None,
+        contract=SimpleNamespace(providers=()),
+    )
     return DraftSource(folder, cast(ModelEntry, entry), paths, 2, 1, 64, "")
 
 

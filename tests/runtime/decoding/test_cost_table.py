@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.runtime.decoding.cost_table import ROWS, CostTable
+from edgedec.runtime.decoding.cost_table import ROWS, USUAL, CostTable
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.prefill import feed
 
@@ -101,12 +101,6 @@ def test_of_one_size_all_cost_the_same() -> None:
     assert CostTable({4: 10.0}).ms(9) == 10.0
 
 
-@pytest.mark.parametrize("is_steady", [(True, True), (True, False), (False, True)])
-def test_two_measurements_are_steady_together_if_both_were(is_steady: tuple[bool, bool]) -> None:
-    one, other = (CostTable({1: 10.0}, steady) for steady in is_steady)
-    assert one.merged(other).is_steady == all(is_steady)
-
-
 @pytest.mark.parametrize(("room", "sizes"), [(256, ROWS), (6, (1, 2, 3, 4, 6)), (5, (1, 2, 3, 4))])
 def test_sizes_that_the_context_has_no_room_for_are_left_out(
     room: int, sizes: tuple[int, ...]
@@ -149,12 +143,12 @@ def test_costs_that_cannot_be_are_measured_anew(
         '{"fingerprint": "f"}',
         '{"fingerprint": "f", "row_ms": {"1": 3}}',
         *(
-            f'{{"fingerprint": "f", "n_measurements": 1, "row_ms": {row_ms}}}'
-            for row_ms in ('{"a": 1}', '{"1": -3}', "{}", '{"1": NaN}', "7")
+            f'{{"fingerprint": "f", "sizes": {list(ROWS)}, "n_seen": {{"1": 1}}, "row_ms": {ms}}}'
+            for ms in ('{"a": 1}', '{"1": -3}', "{}", '{"1": NaN}', "7", '{"1": 2, "2": 2}')
         ),
         *(
-            f'{{"fingerprint": "f", "n_measurements": {n}, "row_ms": {{"1": 3}}}}'
-            for n in ('"x"', "0", "-1", "Infinity", "NaN", "null")
+            f'{{"fingerprint": "f", "sizes": {list(ROWS)}, "n_seen": {n}, "row_ms": {{"1": 3}}}}'
+            for n in ("7", "null", "{}", '{"1": -1}', '{"1": NaN}', '{"1": "x"}')
         ),
     ],
 )
@@ -189,6 +183,58 @@ def test_when_memory_gets_faster_and_arithmetic_slower_passes_show_it_in_time() 
     assert [table.ms(m) for m in (1, 4, 8)] == pytest.approx([20.0, 30.0, 40.0], rel=0.05)
 
 
+AVX2 = {1: 30.0, 2: 34.0, 3: 43.0, 4: 53.0, 6: 71.0, 8: 89.0, 9: 110.0, 16: 175.0, 17: 196.0}
+
+
+def test_the_first_pass_sets_the_scale_of_all_sizes() -> None:
+    table = CostTable.unknown()
+    assert table.n_passes == 0
+    table.observe(1, 30.0)
+    assert table.n_passes == 1
+    assert table.ms(1) == pytest.approx(30.0)
+    assert [ms / 30.0 for ms in table.row_ms.values()] == pytest.approx(USUAL)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_the_first_pass_of_a_size_says_what_larger_ones_take_beyond_one_row(size: int) -> None:
+    table, guessed = CostTable.unknown(), dict(zip(ROWS, USUAL, strict=True))
+    table.observe(1, 10.0)
+    dear_ms = 10.0 * (1 + 1.4 * (guessed[size] - 1))
+    table.observe(size, dear_ms)
+    assert table.ms(size) == pytest.approx(dear_ms)
+    assert table.ms(1) == pytest.approx(10.0)
+    assert table.ms(17) > 1.1 * 10.0 * guessed[17]
+    assert list(table.row_ms.values()) == sorted(table.row_ms.values())
+
+
+def test_a_few_passes_of_each_size_make_a_table() -> None:
+    table = CostTable.unknown()
+    for size in (1, 2, 1, 5, 3, 8, 1, 4, 16, 2, 9, 6, 17, 1):
+        table.observe(size, CostTable(AVX2).ms(size))
+    assert table.row_ms == pytest.approx(AVX2, rel=0.1)
+
+
+def test_a_size_among_known_ones_changes_no_others_by_one_late_pass() -> None:
+    """Its first pass came when another program computed: nobody would try the others again."""
+    table = CostTable.unknown()
+    for size in (1, 4, 8, 16) * 20:
+        table.observe(size, AVX2[size])
+    before = dict(table.row_ms)
+    table.observe(3, 3 * AVX2[3])
+    assert table.ms(4) / table.ms(1) == pytest.approx(before[4] / before[1], rel=0.03)
+
+
+def test_a_kept_table_learns_faster_than_one_that_has_seen_much(tmp_path: Path) -> None:
+    table, path = CostTable.unknown(), tmp_path / "costs.json"
+    for _ in range(1000):
+        table.observe(1, 10.0)
+    table.save(path, "f")
+    kept = CostTable.load(path, "f")
+    assert kept is not None
+    assert kept.row_ms == table.row_ms
+    assert kept.n_passes == pytest.approx(8)
+
+
 def test_no_token_is_measured_twice() -> None:
     """Rows that are alike choose the same experts: their passes would be too cheap."""
     passes, seen = CostTable.measure(ToySession(997), repetitions=2), []
@@ -212,13 +258,6 @@ def test_the_least_of_each_size_counts_and_fewer_rows_never_cost_more() -> None:
     table = _measured(sweeps)
     least = {1: 10.0, 2: 12.0, 3: 13.0, 4: 17.0, 6: 17.0, 8: 20.0, 9: 25.0, 16: 30.0, 17: 31.0}
     assert table.row_ms == pytest.approx(least)
-    assert table.is_steady
-
-
-def test_steps_that_differ_are_no_steady_measurement() -> None:
-    sizes = (14, 15, 16, 17, 20, 25, 30, 31)
-    sweeps = [(13, *sizes, 13), (13, *sizes, 10)]
-    assert not _measured(sweeps).is_steady
 
 
 def _measured(sweeps: list[tuple[float, ...]]) -> CostTable:
@@ -263,22 +302,6 @@ def test_a_draft_pays_at_shared_costs_where_all_texts_together_gain(
     together = (n_others + 1 + chance) / table.ms(n_others + 2)
     without = (n_others + 1) / table.ms(n_others + 1)
     assert ((1 + chance) / own.ms(2) > 1 / own.ms(1)) == (together > without)
-
-
-def test_the_least_of_the_first_runs_counts(tmp_path) -> None:
-    path = tmp_path / "costs.json"
-    table = CostTable({1: 10.0, 8: 20.0})
-    assert not table.is_settled
-    table.save(path, "f")
-    for times in ({1: 20.0, 8: 40.0}, {1: 5.0, 8: 30.0}):
-        known = CostTable.load(path, "f")
-        assert known is not None
-        assert not known.is_settled
-        CostTable(times).merged(known).save(path, "f")
-    settled = CostTable.load(path, "f")
-    assert settled is not None
-    assert settled.is_settled
-    assert settled.row_ms == {1: 5.0, 8: 20.0}
 
 
 def test_tables_of_other_sizes_are_measured_anew(tmp_path) -> None:

@@ -9,7 +9,6 @@ from edgedec.runtime.decoding.draft_length import OVERDRAFT, STAKE
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.drafting.drafter import Budget, DraftContext, DraftPrompt
 
-from ..conftest import ToySession
 from .oracles import FLAT, TEXT, Oracle, make, play, run
 
 
@@ -34,9 +33,7 @@ class Timed(Oracle):
 def test_models_that_are_always_wrong_lose_no_more_than_may_be_lost(names: list[str]) -> None:
     Timed.now_s = 0.0
     models = [Timed(0.0, 0.8, depth=5, name=name) for name in names]
-    planning = make([], FLAT, *models).begin(
-        DraftPrompt(TEXT[:10]), ToySession(1), lambda: Timed.now_s
-    )
+    planning = make([], FLAT, *models).begin(DraftPrompt(TEXT[:10]), lambda: Timed.now_s)
     sizes, rate = play(planning, FLAT, 300)
     assert sum(model.n_asked for model in models) > 0
     taken = len(sizes) / (10 * rate) + 100 * Timed.now_s  # plain steps
@@ -56,7 +53,7 @@ class Dawdler(Oracle):
 def test_what_a_draft_model_does_between_its_passes_counts() -> None:
     model = Dawdler(0.8, 0.8, depth=5, name="draft")
     begin = make([], FLAT, model).begin
-    planning = begin(DraftPrompt(TEXT[:10]), ToySession(1), lambda: model.now_s)
+    planning = begin(DraftPrompt(TEXT[:10]), lambda: model.now_s)
     play(planning, FLAT, 100)
     assert 1 <= model.n_asked <= 12
 
@@ -97,7 +94,7 @@ def test_the_model_drafts_that_promises_most() -> None:
 
 
 def run_and_explain(planner: AutoPlanner) -> list[str]:
-    planning = planner.begin(DraftPrompt(TEXT[:10]), ToySession(1))
+    planning = planner.begin(DraftPrompt(TEXT[:10]))
     play(planning, FLAT, 5)
     return planning.explain()
 
@@ -136,7 +133,7 @@ def test_what_was_predicted_is_read_where_that_may_be_lost_and_saves_more() -> N
     model = Oracle(0.0, 0.8, name="draft")
     model.n_predicted, model.right_when_read = 40, 0.8
     planner = make([], FLAT, model)
-    planning = planner.begin(DraftPrompt(TEXT[:10]), ToySession(1), lambda: 0.0)
+    planning = planner.begin(DraftPrompt(TEXT[:10]), lambda: 0.0)
     play(planning, FLAT, 100)
     assert model.n_predicted == 0
 

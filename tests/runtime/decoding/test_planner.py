@@ -19,14 +19,13 @@ from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sequences.passes import run_passes
 from edgedec.runtime.sequences.row_stats import RowStats
 
-from ..conftest import ToySession
 from ..draft_toys import Grow, ToyDrafter
 
 CONTEXT = DraftContext([1, 2, 3], 2, SamplingConfig(), Noise(0))
 
 
 def propose(planner: FixedPlanner, room: Budget) -> DraftTree:
-    planning = planner.begin(DraftPrompt(CONTEXT.tokens), ToySession(9))
+    planning = planner.begin(DraftPrompt(CONTEXT.tokens))
     return run_passes(planning.propose(CONTEXT, room))
 
 
@@ -76,7 +75,7 @@ def test_what_a_request_asks_for_bounds_what_is_drafted(
         return DraftTree()
 
     planner = FixedPlanner([ToyDrafter([], grow)], Budget(4, 6), "lookup")
-    planning = planner.begin(DraftPrompt(CONTEXT.tokens), ToySession(9))
+    planning = planner.begin(DraftPrompt(CONTEXT.tokens))
     run_passes(planning.propose(replace(CONTEXT, speculation=asked), Budget(40, 30)))
     assert seen == [Budget(n_nodes, depth)]
     assert planning.explain() == ["lookup: at most 4 drafted tokens every round, 6 deep"]
@@ -86,7 +85,7 @@ def test_what_a_request_asks_for_bounds_what_is_drafted(
 def test_a_fixed_budget_says_how_it_compares_with_plain_decoding(ms: float, which: str) -> None:
     costs = CostBook()
     planner = FixedPlanner([], Budget(4, 4), "draft", costs=costs)
-    planning = planner.begin(DraftPrompt(CONTEXT.tokens), ToySession(9))
+    planning = planner.begin(DraftPrompt(CONTEXT.tokens))
     outcome = RoundOutcome(DraftTree(), (), (1, 2), RowStats.of(np.zeros((1, 9), np.float32)))
     planning.observe(CONTEXT, outcome, RoundTimings(0.0, ms))
     (line,) = planning.explain()

@@ -14,7 +14,6 @@ from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.drafting.ngrams.ngram_store import NgramStore
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.engine.result import GenerationResult
-from edgedec.runtime.sequences.passes import Passes
 
 from ..conftest import ToyModel
 
@@ -162,12 +161,7 @@ def test_rows_that_do_not_pay_are_drafted_only_if_they_are_asked_for(
     engine: Engine, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row costs as much as a pass here, so no draft can pay."""
-
-    def measure(*_: object, **__: object) -> Passes[CostTable]:
-        return CostTable({1: 100.0, 16: 1600.0})
-        yield
-
-    monkeypatch.setattr(CostTable, "measure", measure)
+    monkeypatch.setattr(CostTable, "unknown", lambda: CostTable({1: 100.0, 16: 1600.0}))
     weighed = ask(engine, method)
     fixed = ask(engine, method, speculation=SpeculationConfig(draft_len=5))
     assert weighed.stats.n_proposed == 0 < fixed.stats.n_proposed
