@@ -76,7 +76,7 @@ _COMPANY_RATE = 0.3  # at which the latest pass changes what is expected to shar
 _MIN_COMPANY = 0.1  # texts: with fewer beside it, a text counts as being alone
 _MAX_ROWS = 64  # of others: a pass that reads so much of a prompt says little of others
 _PLAIN = Decision(0, 0, 1.0, reason="drafters rest")
-_UNKNOWN = Decision(0, 0, 1.0, reason="first pass")
+_UNKNOWN = Decision(0, 0, 1.0, reason="first passes")
 _SHARED = Decision(0, 0, 1.0, reason="drafters rest under load")
 
 
@@ -297,7 +297,7 @@ class AutoPlanning(Planning):
         began_s = self._clock()
         costs = self._own_costs = self._sharing.costs(self._costs)
         self._asked_ms, self._model, self._asking_ms = {}, None, 0.0
-        if not self._costs.n_passes:
+        if not self._costs.has_scale:
             self._had_mtp = 0.0
             self._decision = _UNKNOWN
             return DraftTree()

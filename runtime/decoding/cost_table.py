@@ -28,12 +28,14 @@ Kernels take rows by eight, so the ninth and the seventeenth cost far more than 
 USUAL = (1.0, 1.1, 1.25, 1.4, 1.8, 2.2, 2.9, 4.0, 4.6)
 """What passes of these sizes cost over one row before any was seen: between AVX2 and AVX-512."""
 
+_USUAL = dict(zip(ROWS, USUAL, strict=True))
 _TILE = 8  # rows; what so many cost holds beyond the largest size that was measured
 _MANY = 16  # rows of a pass that reads a text, whose costs are those of wider ones
 _COMMON_RATE = 0.2  # at which a pass changes the costs of all sizes
 _OWN_RATE = 0.05  # at which it changes those of its own size, besides
+_N_FIRST = 3  # passes that set the scale; the first of all finds memory cold
 _MAX_KEPT = 8.0  # passes of a size that a kept table counts as at most: machines change
-_NEAR = 0.05  # of one row's time: what more rows cost above that is no noise
+_NEAR = 0.1  # of one row's time: what more rows cost beyond it may be noise
 _GOLDEN_RATIO = 0.6180339887498949  # whose multiples are spread evenly
 _MAX_CHANGE = 1.5  # of one observation; a pass that took longer was disturbed
 _MAX_OWN = 0.1  # share of its time that counts for that where it is unknown what all share
@@ -64,7 +66,7 @@ class CostTable:
 
     @classmethod
     def unknown(cls) -> Self:
-        """Returns the table of a model none of whose passes was seen; the first sets its scale."""
+        """Returns the table of a model none of whose passes was seen."""
         return cls(dict(zip(ROWS, USUAL, strict=True)), dict.fromkeys(ROWS, 0.0))
 
     def ms(self, n_rows: int) -> float:
@@ -96,6 +98,11 @@ class CostTable:
         """Passes that it learned from."""
         return sum(self.n_seen.values())
 
+    @property
+    def has_scale(self) -> bool:
+        """Whether it is known what the smallest pass takes: the least of the first ones."""
+        return self.n_passes >= _N_FIRST
+
     def has_seen(self, n_rows: int) -> bool:
         """Whether a pass of about ``n_rows`` rows was seen."""
         return all(self.n_seen[size] > 0 for size, _ in self._neighbours(n_rows))
@@ -103,22 +110,23 @@ class CostTable:
     def observe(self, n_rows: int, ms: float) -> None:
         """Corrects the table by a pass that took ``ms``.
 
-        The first passes of a size say what it takes, and what sizes nobody tried yet take beyond
-        one row. Later, what slows one pass down, such as a lower clock or others that compute,
-        slows all sizes down, so all follow soon, by the same share: passes over one row may be
-        missing for long, and drafts are judged by what they cost over these. What a size takes
-        over the others then follows slowly: one that seems dear is not tried, so a few disturbed
-        passes would keep it so. Right behind a pass over one row it is known what all share, and
-        the rest counts in full. Sizes are kept in order, for more rows never cost less. A time
-        that is no positive number teaches nothing.
+        The first passes of all set the scale, which all drafts are judged by. Those of a size say
+        what it takes, and what sizes nobody tried yet take beyond one row. Later, what slows one
+        pass down, such as a lower clock or others that compute, slows all sizes down, so all follow
+        soon, by the same share: passes over one row may be missing for long, and drafts are judged
+        by what they cost over these. What a size takes over the others then follows slowly: one
+        that seems dear is not tried, so a few disturbed passes would keep it so. Right behind a
+        pass over one row it is known what all share, and the rest counts in full. Sizes are kept in
+        order, for more rows never cost less. A time that is no positive number teaches nothing.
         """
         expected = self.ms(n_rows)
         self._known_ms.clear()
         if not (expected > 0 and 0 < ms < math.inf):
             return
         near = self._neighbours(n_rows)
-        if not self.n_passes:
-            self.row_ms = {size: taken * ms / expected for size, taken in self.row_ms.items()}
+        if not self.has_scale:
+            scale = ms / expected if not self.n_passes else min(ms / expected, 1.0)
+            self.row_ms = {size: scale * taken for size, taken in self.row_ms.items()}
             self._count(near)
             return
         late = min(max(ms / expected, 1 / _MAX_CHANGE), _MAX_CHANGE) - 1
@@ -142,14 +150,19 @@ class CostTable:
         self._count(near)
 
     def _correct(self, size: int, factor: float) -> None:
-        """Changes what a size takes; sizes nobody tried take as much more beyond one row."""
-        one_ms, before_ms = self.row_ms[self._sizes[0]], self.row_ms[size]
-        self._set(size, factor * before_ms)
-        floor_ms = (1 - _NEAR) * one_ms
-        beyond = (self.row_ms[size] - floor_ms) / (before_ms - floor_ms)
-        for other, n_seen in self.n_seen.items():
-            if not n_seen and other not in (size, self._sizes[0]):
-                self.row_ms[other] = one_ms + beyond * (self.row_ms[other] - one_ms)
+        """Changes what a size takes; those nobody tried take as much more as they usually do."""
+        self._set(size, factor * self.row_ms[size])
+        first, *others = self._sizes
+        floor_ms = (1 - _NEAR) * self.row_ms[first]
+        seen = [other for other in others if self.n_seen[other] or other == size]
+        for other in others:
+            if other in seen:
+                continue
+            below, above = [s for s in seen if s < other], [s for s in seen if s > other]
+            near = below[-1] if below else above[0]
+            ms = floor_ms + _beyond(other) / _beyond(near) * (self.row_ms[near] - floor_ms)
+            ms = max(ms, self.row_ms[below[-1] if below else first])
+            self.row_ms[other] = min(ms, self.row_ms[above[0]]) if above else ms
 
     def _count(self, near: list[tuple[int, float]]) -> None:
         for size, share in near:
@@ -257,6 +270,11 @@ class CostTable:
         if not is_sane or n_seen.keys() != row_ms.keys() or not min(n_seen.values()) >= 0:
             return None
         return cls(row_ms, n_seen)
+
+
+def _beyond(size: int) -> float:
+    """Returns what a size usually takes beyond one row, of that row's time."""
+    return _USUAL.get(size, float(size)) - 1 + _NEAR
 
 
 def _bounded(value: float, most: float) -> float:

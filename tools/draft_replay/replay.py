@@ -1,7 +1,7 @@
 """Replays the rounds of `auto` along recorded texts, on machines that are tables of costs.
 
     python tools/draft_replay/replay.py [--tables avx2-fast-memory,..] [--sets draft,..]
-        [--texts 20] [--chosen-by] [--hindsight] [--sweep] [--json FILE]
+        [--texts 20] [--chosen-by] [--fresh] [--hindsight] [--sweep] [--json FILE]
 
 No model runs: the runtime's own planner, drafters and verification do, and what the models would
 say is looked up in `traces/`. Drafts beyond the first wrong token get the rows of that place, and
