@@ -63,6 +63,8 @@ class Gnome(Session):
         self.ask(f"global.keyboard = {seat}.create_virtual_device({keyboard}); 1")
         self.environment["WAYLAND_DISPLAY"] = "wayland-0"
         wait_for(lambda: b"unix:" in self.output("ibus", "address"), "IBus")
+        # Once, when a session begins, the shell chooses the keyboard's engine (docs/type.md).
+        wait_for(lambda: b"xkb:" in self.output("ibus", "engine"), "the shell's engine")
 
     def _install(self, options: Sequence[str]) -> None:
         sources = ("org.gnome.desktop.input-sources", "sources")
