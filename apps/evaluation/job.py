@@ -138,8 +138,8 @@ class TaskOptions:
         str | None,
         typer.Option(
             metavar="CHOOSER,..",
-            help="How --best-of chooses: vote (default), weighted, weighted-per-text, rpc, "
-            "likelihood, tests, iterate, tree.",
+            help="How --best-of chooses: vote (default), weighted, likelihood, tests, iterate, "
+            "tree.",
         ),
     ] = None
     frontier: Annotated[

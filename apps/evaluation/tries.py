@@ -14,7 +14,6 @@ from edgedec.runtime.search.best_of import (
     ByTests,
     Chooser,
     Iterate,
-    Pruned,
     Vote,
     Weighted,
     find_chooser,
@@ -30,8 +29,6 @@ NEED_TESTS = (TESTS, ITERATE, TREE)
 _VOTES: dict[str, Callable[[], Chooser]] = {
     "vote": lambda: Vote(_number),
     "weighted": lambda: Weighted(_number),
-    "weighted-per-text": lambda: Weighted(_number, is_per_text=True),
-    "rpc": lambda: Pruned(_number),
 }
 _CHOOSERS = (*_VOTES, "likelihood", *NEED_TESTS)
 _EXPECTED = f"{BEST_OF}:n=8,choose=vote,temperature=0.8"

@@ -23,7 +23,6 @@ from edgedec.runtime.search.best_of import (
     corrected,
     find_chooser,
 )
-from edgedec.runtime.search.judge import Judge
 from edgedec.runtime.search.planned import Planned
 from edgedec.runtime.text.prompt import Prompt
 from edgedec.system.sandbox.programs import Limits, run_program
@@ -64,10 +63,8 @@ def make_chooser(tries: TryOptions, engine: Engine, question: str) -> Chooser:
     Raises:
         EdgedecError: The tests cannot be read, or programs cannot be held on this machine.
     """
-    if tries.choose in (Choose.JUDGE, Choose.ITERATE) and not engine.has_chat_template:
+    if tries.choose is Choose.ITERATE and not engine.has_chat_template:
         raise ConfigError(f"--choose {tries.choose} asks in a chat: this model has no template")
-    if tries.choose is Choose.JUDGE:
-        return Judge(engine, question)
     if tries.tests is not None:
         verdict = _Tests(tries.tests)
         if tries.choose is Choose.TESTS:

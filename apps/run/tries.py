@@ -22,10 +22,7 @@ class Choose(StrEnum):
 
     VOTE = "vote"
     WEIGHTED = "weighted"
-    WEIGHTED_PER_TEXT = "weighted-per-text"
-    RPC = "rpc"
     LIKELIHOOD = "likelihood"
-    JUDGE = "judge"
     TESTS = "tests"
     ITERATE = "iterate"
     TREE = "tree"
@@ -49,10 +46,10 @@ class TryOptions:
         Choose | None,
         typer.Option(
             metavar="NAME",
-            help="How --best-of chooses. vote (default): the most frequent answer. weighted, "
-            "weighted-per-text, rpc: the same, weighted by likelihood. likelihood: the likeliest "
-            "text. judge: the model decides. tests: code that passes --tests. iterate: tests, and "
-            "later tries correct the best so far. tree: tests, and tries branch off failed ones.",
+            help="How --best-of chooses. vote (default): the most frequent answer. weighted: the "
+            "same, weighted by likelihood. likelihood: the likeliest text. tests: code that passes "
+            "--tests. iterate: tests, and later tries correct the best so far. tree: tests, and "
+            "tries branch off failed ones.",
         ),
     ] = None
     tests: Annotated[

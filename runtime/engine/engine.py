@@ -220,9 +220,8 @@ class Engine:
         Args:
             prompt, config, settings: As for `stream`; the temperature has to be above 0.
             chooser: What chooses: ``vote`` (the answer given most often), ``weighted`` (votes
-                count by the tries' probability), ``rpc`` (the same without improbable tries),
-                ``likelihood`` (the likeliest text), or a `Chooser` such as
-                `runtime.search.best_of.ByTests`.
+                count by the tries' probability), ``likelihood`` (the likeliest text), or a
+                `Chooser` such as `runtime.search.best_of.ByTests`.
             on_progress: Called with the place of a try and its result, as they finish.
 
         Raises:

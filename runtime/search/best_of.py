@@ -1,7 +1,7 @@
 """Several tries at one answer, of which one is chosen.
 
 Sources: self-consistency (Wang et al., 2022) for `Vote`; perplexity consistency (Zhou et al., RPC,
-2025) for `Weighted`, and its pruning, as the paper's summary gives it, for `Pruned`.
+2025) for `Weighted`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import numpy as np
-
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.result import GenerationResult
 from edgedec.runtime.search.answers import short_answer
-from edgedec.runtime.search.weibull import share_of_high
 from edgedec.runtime.text.prompt import Message, Prompt
-
-_MIN_FITTED = 4
-"""Different probabilities that two distributions can be told apart by."""
 
 N_ROUNDS = 4
 """Rounds of `Iterate`; a round's tries run side by side."""
@@ -94,25 +88,17 @@ class Vote:
 
 
 class Weighted:
-    """As `Vote`, but a try counts by the inverse of its perplexity, and equal tries count once.
+    """As `Vote`, but a try counts by the inverse of its perplexity, and equal tries count once."""
 
-    is_per_text: by the probability of its whole text. One long text often has nearly all of that.
-    """
-
-    def __init__(self, extract: Extract = short_answer, is_per_text: bool = False) -> None:
+    def __init__(self, extract: Extract = short_answer) -> None:
         self._extract = extract
-        self._is_per_text = is_per_text
 
     def choose(self, tries: Sequence[GenerationResult]) -> BestChoice:
         """Returns the best of at least one try."""
-        return _elected(tries, self._extract, self._kept(self._weights(tries)))
+        return _elected(tries, self._extract, self._weights(tries))
 
     def _weights(self, tries: Sequence[GenerationResult]) -> list[float]:
-        logs = [log_likelihood(result) for result in tries]
-        if not self._is_per_text:
-            logs = [
-                log / max(1, result.n_new_tokens) for log, result in zip(logs, tries, strict=True)
-            ]
+        logs = [log_likelihood(result) / max(1, result.n_new_tokens) for result in tries]
         largest = max(logs)
         seen: set[tuple[int, ...]] = set()
         weights = []
@@ -120,30 +106,6 @@ class Weighted:
             weights.append(0.0 if result.token_ids in seen else math.exp(log - largest))
             seen.add(result.token_ids)
         return weights
-
-    def _kept(self, weights: list[float]) -> list[float]:
-        """Returns the weights that count: all of them."""
-        return weights
-
-
-class Pruned(Weighted):
-    """As `Weighted` per text, but improbable tries have no vote.
-
-    These are below the average, and likelier of the low one of two Weibull distributions that are
-    fitted to the tries' probabilities. Of fewer than four different tries all vote.
-    """
-
-    def __init__(self, extract: Extract = short_answer) -> None:
-        super().__init__(extract, is_per_text=True)
-
-    def _kept(self, weights: list[float]) -> list[float]:
-        """Returns the weights, 0 for improbable tries."""
-        values = np.array([weight for weight in weights if weight > 0])
-        if len(np.unique(values)) < _MIN_FITTED:
-            return weights
-        share = dict(zip(values.tolist(), share_of_high(values).tolist(), strict=True))
-        mean = float(values.mean())
-        return [w if w >= mean or share.get(w, 0.0) >= 0.5 else 0.0 for w in weights]
 
 
 class ByTests:
@@ -275,8 +237,6 @@ NAMED: dict[str, Callable[[], Chooser]] = {
     "likelihood": Likelihood,
     "vote": Vote,
     "weighted": Weighted,
-    "weighted-per-text": lambda: Weighted(is_per_text=True),
-    "rpc": Pruned,
 }
 """Choosers that need nothing but the tries."""
 

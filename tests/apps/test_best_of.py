@@ -18,10 +18,10 @@ def test_the_command_line(cli: Cli, smollm2_bundle: Path, tmp_path: Path) -> Non
     done = cli(*command, "--best-of", 2, "--choose", "likelihood")
     assert done.exit_code == 0, done.err
     assert "of 2 by likelihood" in done.err
-    reported = cli(*command, "--best-of", 3, "--choose", "judge", "--json").json
+    reported = cli(*command, "--best-of", 3, "--choose", "weighted", "--json").json
     assert len(reported["tries"]) == 3
     assert reported["text"] == reported["tries"][reported["chosen"]]["text"]
-    assert all(0 <= one["score"] <= 1 for one in reported["tries"])
+    assert all(one["score"] >= 0 for one in reported["tries"])
     tests.write_text("assert add(1, 1) == 3\n")
     reported = cli(*command, "--best-of", 2, "--choose", "iterate", "--tests", tests, "--json").json
     assert [one["score"] for one in reported["tries"]] == [0, 0]

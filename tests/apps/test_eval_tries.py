@@ -49,8 +49,8 @@ def test_other_texts_are_refused(text: str) -> None:
 
 
 def test_options_name_every_number_and_chooser() -> None:
-    found = parse_tries("4,8", "vote, rpc", 0.7)
-    assert found == [Tries(n, choose, 0.7) for n in (4, 8) for choose in ("vote", "rpc")]
+    found = parse_tries("4,8", "vote, weighted", 0.7)
+    assert found == [Tries(n, choose, 0.7) for n in (4, 8) for choose in ("vote", "weighted")]
     with pytest.raises(ConfigError, match="--best-of is 'many', expected numbers"):
         parse_tries("many", "vote", 0.7)
 
@@ -89,11 +89,11 @@ def test_tries_take_turns_with_one_answer(cli: Cli, smollm2_bundle: Path, tmp_pa
     problem = {"question": "Anna has 2 apples and buys 3. How many has she?", "answer": "#### 5"}
     maths.write_text(json.dumps(problem) + "\n")
     command = ["eval", smollm2_bundle, "--task", "gsm8k", "--data", maths, "-n", 16, "--json"]
-    done = cli(*command, "--best-of", "3", "--choose", "vote,rpc")
+    done = cli(*command, "--best-of", "3", "--choose", "vote,weighted")
     assert done.exit_code == 0, done.err
-    one, three, pruned = done.json["samples"]
-    assert pruned["n_new_tokens"] == three["n_new_tokens"]  # the same tries
-    assert pruned["seconds"] >= 0.9 * three["seconds"]
+    one, three, weighted = done.json["samples"]
+    assert weighted["n_new_tokens"] == three["n_new_tokens"]  # the same tries
+    assert weighted["seconds"] >= 0.9 * three["seconds"]
     assert done.json["settings"][0]["facts"]["request"]["sampling"]["temperature"] == 0
     assert three["n_new_tokens"] > one["n_new_tokens"]
     assert done.json["settings"][1]["facts"]["tries"] == "best-of:n=3,choose=vote,temperature=0.8"

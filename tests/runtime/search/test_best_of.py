@@ -21,14 +21,12 @@ from edgedec.runtime.search.best_of import (
     ByTests,
     Iterate,
     Likelihood,
-    Pruned,
     Vote,
     Weighted,
     choose_of,
     corrected,
     log_likelihood,
 )
-from edgedec.runtime.search.judge import yes_share
 from edgedec.runtime.search.planned import Planned
 from edgedec.system.sandbox.programs import Limits, run_program
 
@@ -70,40 +68,18 @@ def test_a_tie_goes_to_the_likelier_answer() -> None:
     assert Vote().choose(TRIES[:2]).index == 1
 
 
-def test_weights_are_path_probabilities_and_equal_paths_count_once() -> None:
+def test_weights_are_probabilities_and_equal_paths_count_once() -> None:
     twice = [tried("1", -1.0, ids=(5,)), tried("1", -1.0, ids=(5,)), tried("2", -0.6, ids=(6,))]
-    choice = Weighted(is_per_text=True).choose(twice)
+    choice = Weighted().choose(twice)
     assert choice.answers[choice.index] == "2"
     assert Vote().choose(twice).index == 0
     different = [*twice[:1], tried("1", -1.1, ids=(7,)), twice[2]]
-    assert (
-        Weighted(is_per_text=True).choose(different).index == 0
-    )  # e**-1 + e**-1.1 is more than e**-0.6
+    assert Weighted().choose(different).index == 0  # e**-1 + e**-1.1 is more than e**-0.6
 
 
 def test_weights_per_token_do_not_punish_length() -> None:
     tries = [tried("1", *[-0.2] * 10), tried("2", -0.5)]
-    assert Weighted(is_per_text=True).choose(tries).index == 1
     assert Weighted().choose(tries).index == 0
-
-
-def test_improbable_tries_have_no_vote() -> None:
-    """Three improbable tries agree on 2, and outweigh neither of two probable ones."""
-    tries = [
-        tried("1", -1.0, ids=(1,)),
-        tried("1", -1.1, ids=(2,)),
-        *(tried("2", -9.0 - i / 10, ids=(3 + i,)) for i in range(3)),
-        tried("3", -1.2, ids=(9,)),
-    ]
-    choice = Pruned().choose(tries)
-    assert choice.answers[choice.index] == "1"
-    assert choice.scores[2:5] == (0, 0, 0)
-    assert choice.scores[5] > 0
-    assert Weighted(is_per_text=True).choose(tries).scores[2] > 0
-
-
-def test_of_few_tries_all_vote() -> None:
-    assert Pruned().choose(TRIES[:3]).scores == Weighted(is_per_text=True).choose(TRIES[:3]).scores
 
 
 @pytest.mark.parametrize(
@@ -192,16 +168,6 @@ def test_code_is_the_first_block() -> None:
     assert code_of("Here:\n```python\na = 1\n```\nand\n```\nb\n```") == "a = 1\n"
     assert code_of("```\nunfinished") == "unfinished"
     assert code_of("a = 1") == "a = 1"
-
-
-def test_yes_among_yes_and_no() -> None:
-    words = {1: " Yes", 2: "no", 3: "maybe", 4: "YES"}
-    top = ((1, -1.0), (3, -1.2), (2, -2.0), (4, -3.0))
-    verdict = replace(tried("x", -1.0), logprobs=(TokenLogprob(1, -1.0, top),))
-    share = yes_share(verdict, lambda ids: words[ids[0]])
-    assert share == pytest.approx((0.36788 + 0.04979) / (0.36788 + 0.04979 + 0.13534), rel=1e-4)
-    silent = replace(verdict, logprobs=(TokenLogprob(3, -1.0, ((3, -1.2),)),))
-    assert yes_share(silent, lambda ids: words[ids[0]]) == 0.5
 
 
 @pytest.fixture(scope="module")
