@@ -7,4 +7,4 @@ again. `docs/labs.md` has the figures.
 from edgedec.runtime.drafting.extensions import register
 
 register("drafter", f"{__name__}.drafters", ("rapid",))
-register("unmask rule", f"{__name__}.unmasking", ("ccd", "delayed-cache", "localleap", "prophet"))
+register("unmask rule", f"{__name__}.unmasking", ("delayed-cache", "localleap"))

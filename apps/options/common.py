@@ -319,8 +319,8 @@ Unmask = Annotated[
     str | None,
     typer.Option(
         metavar="RULE",
-        help="Which masked tokens a pass decides: confidence (default), localleap, prophet, ccd, "
-        "or with settings, e.g. confidence:steps=32,block=16.",
+        help="Which masked tokens a pass decides: confidence (default) or localleap, or with "
+        "settings, e.g. confidence:steps=32,block=16.",
         rich_help_panel=MASKS,
     ),
 ]

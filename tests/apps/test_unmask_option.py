@@ -70,7 +70,7 @@ def test_the_rate_counts_all_tokens_and_all_of_the_time(cli: Cli, bundle: Path) 
 
 @pytest.mark.parametrize(
     "rule",
-    ["localleap", "prophet", "ccd", "confidence:refresh=2", "localleap:anchor=0.01,relaxed=0"],
+    ["localleap", "confidence:refresh=2", "localleap:anchor=0.01,relaxed=0"],
 )
 def test_every_rule_fills_all_in(cli: Cli, bundle: Path, rule: str) -> None:
     done = cli(
