@@ -17,7 +17,8 @@ MIN_GOOD = 0.6
 MIN_SILENT = 0.9
 """Share of silence where nothing follows."""
 
-_BOUNDS = (*(i / 20 for i in range(19)), 0.92, 0.94, 0.96, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
+_BOUNDS = (*(i / 20 for i in range(1, 19)), 0.92, 0.94, 0.96, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
+"""Not among them: 0, with which edits are shown that no recent change speaks for."""
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,13 @@ def test_the_bound_is_the_lowest_that_is_good_enough() -> None:
     assert choose_bound([row("bad", Verdict.WRONG, 0.9)]) is None
 
 
+def test_a_bound_never_shows_what_was_not_replayed() -> None:
+    """With the bound 0 an edit need have nothing to do with a change; replayed ones have."""
+    chosen = choose_bound([row("good", Verdict.RIGHT, 0.01), row("better", Verdict.RIGHT, 0.9)])
+    assert chosen is not None
+    assert chosen.bound == 0.05
+
+
 def test_rows_outlive_a_run_that_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     kept = row("a", Verdict.NEAR, 0.5)
