@@ -121,6 +121,7 @@ class Engine:
 
     @property
     def tokenizer(self) -> Codec:
+        """The bundle's, which writes and reads texts as tokens."""
         return self.loaded.tokenizer
 
     @property
