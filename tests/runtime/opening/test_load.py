@@ -20,8 +20,8 @@ from edgedec import (
     GenerationConfig,
     SamplingConfig,
     SessionError,
-    kernels,
 )
+from edgedec.kernels import library as kernel_library
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime import backends
 from edgedec.runtime.opening.bundle_parts import identity
@@ -254,7 +254,7 @@ def test_costs_are_not_those_of_other_kernels(
     manifest, cpu = read_manifest(smollm2_bundle), ("CPUExecutionProvider",)
     library = tmp_path / "kernels.so"
     library.touch()
-    monkeypatch.setattr(kernels, "library_path", lambda: library)
+    monkeypatch.setattr(kernel_library, "library_path", lambda: library)
     before = identity(manifest, 2, cpu)
     assert identity(manifest, 2, cpu) == before
     assert identity(manifest, 1, cpu) != before
