@@ -127,7 +127,6 @@ OPTIONAL = {
     "apps/serve/ray_app.py": {"pydantic", "ray", "starlette"},
     "apps/serve/api": {"pydantic"},
     "apps/type/ibus": {"dbus_fast"},
-    "apps/type/program.py": {"dbus_fast"},
     "apps/type/x11": {"PIL", "Xlib"},
     "apps/measuring/pictures.py": {"matplotlib"},
     "apps/bench/plot.py": {"matplotlib"},

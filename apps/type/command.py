@@ -16,7 +16,6 @@ from edgedec.apps.kept_texts.remarks import remember_typing
 from edgedec.apps.model_names import named_bundle
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
-from edgedec.apps.typing.typing_memory import TypingMemory
 from edgedec.apps.user_paths import user_path
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
@@ -106,15 +105,14 @@ def type_(
         return
     assert bundle is not None
     with _needs_type_extra():
-        from edgedec.apps.type.program import suggest_everywhere
-        from edgedec.apps.type.settings import SettingsFile
+        from edgedec.apps.type.ibus.guard import guard
     for remark in remember_typing(learn, ""):
         if remark:
             note(remark)
-    main = suggest_everywhere(
-        str(bundle.absolute()), threads, TypingMemory(learn), SettingsFile(), panel, __version__
-    )
-    run_until_signal(main)
+    suggesting = {
+        "bundle": str(bundle.absolute()), "threads": threads, "learn": learn, "is_in_panel": panel
+    }  # fmt: skip
+    run_until_signal(guard(suggesting, __version__))
 
 
 @contextmanager

@@ -1,19 +1,27 @@
-"""From a model and settings to suggestions in every window, until a signal comes."""
+"""From a model and settings to suggestions in every window, until a signal comes.
+
+python -m edgedec.apps.type.program ARGUMENTS CONNECTION GUARD
+
+It is started by the guard: ARGUMENTS are JSON, the others open sockets.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import socket
+import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from dbus_fast.aio import MessageBus
-
-from edgedec.apps.console.terminal import note
+from edgedec.apps.console.event_loop import run_until_signal
+from edgedec.apps.console.terminal import note, print_error
 from edgedec.apps.type.ibus.auxiliary_text import AuxiliaryText
+from edgedec.apps.type.ibus.connection import Connection
 from edgedec.apps.type.ibus.engine import Engine
+from edgedec.apps.type.ibus.handover import Guarded
 from edgedec.apps.type.ibus.service import Service
 from edgedec.apps.type.menu import Menu
 from edgedec.apps.type.model_process import ModelProcess
@@ -21,10 +29,7 @@ from edgedec.apps.type.settings import SettingsFile, TypeSettings
 from edgedec.apps.type.suggestions import Suggestions
 from edgedec.apps.type.text_place import Application, GhostView
 from edgedec.apps.typing.typing_memory import TypingMemory
-from edgedec.models.errors import ConfigError
-
-_AGAIN_S = 2.0
-"""After IBus' daemon ended, how often it is looked for."""
+from edgedec.models.errors import EdgedecError
 
 N_CONTEXT = 1024
 """Tokens that the model has memory for."""
@@ -33,24 +38,21 @@ MAX_NEW_TOKENS = 8
 
 
 async def suggest_everywhere(
-    bundle: str,
-    threads: int | None,
-    memory: TypingMemory,
-    kept_in: SettingsFile,
-    is_in_panel: bool,
-    version: str,
+    guarded: Guarded, bundle: str, threads: int | None, learn: str, is_in_panel: bool
 ) -> None:
-    """Registers with IBus and suggests until it is cancelled.
+    """Suggests until it is cancelled, or IBus or the guard ends.
+
+    learn: folder for what is learned; empty: none.
 
     Raises:
-        ConfigError: IBus does not run, or there is no place for the suggestion.
+        ConfigError: IBus refuses, or there is no place for the suggestion.
     """
     view, find_application, follow_clicks = _view(is_in_panel)
 
     def source() -> dict[str, object]:
         return {
             "bundle": str(menu.bundle), "threads": threads, "context": N_CONTEXT,
-            "memory": asdict(memory),
+            "memory": asdict(TypingMemory(learn)),
         }  # fmt: skip
 
     def offered(text: str, is_complete: bool) -> None:
@@ -60,7 +62,7 @@ async def suggest_everywhere(
         suggestions.hide()
         model.follow(source(), typing_settings(menu.settings))
 
-    menu = Menu(kept_in, Path(bundle), changed, note)
+    menu = Menu(SettingsFile(), Path(bundle), changed, note)
     model = ModelProcess(
         source(),
         typing_settings(menu.settings),
@@ -70,23 +72,21 @@ async def suggest_everywhere(
     )
     suggestions = Suggestions(model, view, lambda: menu.settings)
 
-    def make_engine(bus: MessageBus, path: str) -> Engine:
-        return Engine(bus, path, suggestions, menu, find_application)
+    def make_engine(connection: Connection, path: str) -> Engine:
+        return Engine(connection, path, suggestions, menu, find_application)
 
-    service = Service(make_engine)
-    await service.connect(version)
+    service = Service(make_engine, guarded)
+    service.start()
     running = asyncio.create_task(model.run())
-    follow_clicks(lambda: service.clicked())
+    follow_clicks(service.clicked)
     try:
-        while True:
-            await service.wait()
-            note("IBus ended; waiting for it to start again")
-            suggestions.hide()
-            service = await _connected_again(make_engine, version)
+        await service.wait()
+        service.close()
+    except asyncio.CancelledError:
+        service.close()
+        raise
     finally:
         running.cancel()
-        with suppress(ConfigError, OSError, EOFError):
-            await service.close()
 
 
 def typing_settings(settings: TypeSettings) -> dict[str, object]:
@@ -117,12 +117,19 @@ def _view(
     return GhostWindow(), FrontProgram().find, follow_clicks
 
 
-async def _connected_again(
-    make_engine: Callable[[MessageBus, str], Engine], version: str
-) -> Service:
-    while True:
-        await asyncio.sleep(_AGAIN_S)
-        service = Service(make_engine)
-        with suppress(ConfigError):
-            await service.connect(version)
-            return service
+def main() -> int:
+    """Runs until it is done, or something fails; returns the exit code."""
+    arguments = json.loads(sys.argv[1])
+    held, guard = (socket.socket(fileno=int(number)) for number in sys.argv[2:])
+    connection = Connection(held, arguments.pop("turn"))
+    guarded = Guarded(connection, guard, arguments.pop("before"))
+    try:
+        run_until_signal(suggest_everywhere(guarded, **arguments))
+    except EdgedecError as error:
+        print_error(error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from dbus_fast import Message, Variant
-from dbus_fast.aio import MessageBus
 
 from edgedec.apps.type.ibus import messages
 from edgedec.apps.type.ibus.compose import Compose
+from edgedec.apps.type.ibus.connection import Connection
 from edgedec.apps.type.ibus.keys import is_modifier, key_of
 from edgedec.apps.type.ibus.panel_menu import properties_of
 from edgedec.apps.type.menu import Menu
@@ -53,14 +53,14 @@ class Engine:
     """The field that has the focus, a `TextPlace`. IBus calls a method of its name for each event.
 
     Args:
-        bus: Connected to IBus.
+        bus: To IBus.
         path: Of this object.
         find_application: Returns the program in front.
     """
 
     def __init__(
         self,
-        bus: MessageBus,
+        bus: Connection,
         path: str,
         suggestions: Suggestions,
         menu: Menu,

@@ -6,13 +6,21 @@ Source: `ibusserializable.c`, `ibustext.c`, `ibusenginedesc.c` and `ibuscomponen
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from dbus_fast import Variant
+from dbus_fast import Message, Variant
 
 BUS_NAME = "org.edgedec.Type"
 ENGINE_NAME = "edgedec"
 ENGINE, FACTORY = "org.freedesktop.IBus.Engine", "org.freedesktop.IBus.Factory"
 IBUS, IBUS_PATH = "org.freedesktop.IBus", "/org/freedesktop/IBus"
+ENGINES = "/org/edgedec/Type"
+"""Beginning of the paths of our engines."""
+
+BUS, BUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
+AT_ONCE, IS_OURS = 4, 1
+"""Of a request for a name: no waiting for it; and the answer that it is granted."""
+
 PROPERTIES = "org.freedesktop.DBus.Properties"
 
 RELEASE, SHIFT, LOCK, CONTROL, ALT, SUPER = 1 << 30, 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 6
@@ -36,6 +44,32 @@ def component(version: str) -> Variant:
     engine = Variant("(sa{sv}ssssssssussssssss)", ["IBusEngineDesc", {}, *described, *shown])
     about = (BUS_NAME, "", version, "Apache-2.0", "edgedec", "", "", "")
     return Variant("(sa{sv}ssssssssavav)", ["IBusComponent", {}, *about, [], [engine]])
+
+
+def call(member: str, signature: str = "", *body: Any) -> Message:
+    """Returns a call of IBus' daemon."""
+    return Message(
+        destination=IBUS,
+        path=IBUS_PATH,
+        interface=IBUS,
+        member=member,
+        signature=signature,
+        body=list(body),
+    )
+
+
+def answer(message: Message, is_ours: bool = False) -> Message:
+    """Returns what an engine without lists or properties says to a call of IBus'.
+
+    is_ours: a key is not the application's.
+    """
+    if message.member == "ProcessKeyEvent":
+        return Message.new_method_return(message, "b", [is_ours])
+    if message.interface == PROPERTIES and message.member == "Get":
+        return Message.new_method_return(message, "v", [Variant("b", True)])  # we want all there is
+    if message.interface == PROPERTIES and message.member == "GetAll":
+        return Message.new_method_return(message, "a{sv}", [{}])
+    return Message.new_method_return(message)
 
 
 NORMAL, TOGGLE, RADIO, MENU = range(4)

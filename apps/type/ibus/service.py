@@ -1,17 +1,19 @@
-"""Our side of IBus: registers the engine, makes an `Engine` for each of IBus' and calls it."""
+"""Our side of IBus: makes an `Engine` for each of IBus' and calls it."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
-import subprocess
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
 
-from dbus_fast import DBusError, Message, MessageType, Variant
-from dbus_fast.aio import MessageBus
+from dbus_fast import Message
 
 from edgedec.apps.type.ibus import messages
+from edgedec.apps.type.ibus.connection import Connection
 from edgedec.apps.type.ibus.engine import Engine
+from edgedec.apps.type.ibus.handover import Guarded, is_state
 from edgedec.models.errors import ConfigError
 
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -21,62 +23,38 @@ _EVENTS = {
 }  # fmt: skip
 """Of IBus' calls; those left out are about lists that we do not show."""
 
-_NO_IBUS = (
-    "IBus does not run in this session: start it with `ibus-daemon --daemonize --xim` and log in "
-    "again if applications do not use it"
-)
-
-MakeEngine = Callable[[MessageBus, str], Engine]
-
-
-def find_address() -> str:
-    """Returns where IBus' daemon of this session listens.
-
-    Raises:
-        ConfigError: There is no IBus, or it does not run.
-    """
-    try:
-        done = subprocess.run(["ibus", "address"], capture_output=True, text=True, timeout=10)
-    except FileNotFoundError:
-        raise ConfigError("there is no program ibus: install the package ibus") from None
-    except subprocess.TimeoutExpired:
-        raise ConfigError(_NO_IBUS) from None
-    address = done.stdout.strip()
-    if not address or address == "(null)":
-        raise ConfigError(_NO_IBUS)
-    return address
+MakeEngine = Callable[[Connection, str], Engine]
 
 
 class Service:
-    """A connection to IBus with our engine.
+    """Answers IBus with our engines, until IBus or the guard ends.
 
     Args:
-        make_engine: Makes an `Engine` of a bus and a path.
+        make_engine: Makes an `Engine` of a connection and a path.
+        guarded: Our end of what the guard gave us.
     """
 
-    def __init__(self, make_engine: MakeEngine) -> None:
-        self._make_engine = make_engine
+    def __init__(self, make_engine: MakeEngine, guarded: Guarded) -> None:
+        self._make_engine, self._guarded = make_engine, guarded
+        self._connection = guarded.connection
         self._engines: dict[str, Engine] = {}
-        self._bus: MessageBus | None = None
-        self._before = ""  # the engine that was chosen before ours
+        self._n_made = 0
+        self._ended: asyncio.Future[None] | None = None
 
-    async def connect(self, version: str) -> None:
-        """Registers the engine and chooses it.
+    def start(self) -> None:
+        """Takes the connection from the guard, goes on with its engines, and chooses ours.
 
         Raises:
-            ConfigError: IBus does not run, refuses, or has our engine from another process.
+            ConfigError: IBus refuses.
         """
-        try:
-            self._bus = await MessageBus(bus_address=find_address()).connect()
-        except (OSError, DBusError, EOFError) as error:
-            raise ConfigError(f"{_NO_IBUS} ({error})") from None
-        self._bus.add_message_handler(self._handle)
-        name = await self._bus.request_name(messages.BUS_NAME)
-        if name.value != 1:
-            raise ConfigError("edgedec type runs already in this session: end that one first")
-        await self._call("RegisterComponent", "v", messages.component(version))
-        self._before = await self._chosen()
-        await self._call("SetGlobalEngine", "s", messages.ENGINE_NAME)
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        for message in self._guarded.take():
+            self._call(message)
+        choice = messages.call("SetGlobalEngine", "s", messages.ENGINE_NAME)
+        self._connection.ask(choice, self._answer)
+        loop.add_reader(self._connection.fileno(), self._on_arrival)
+        loop.add_reader(self._guarded.fileno(), self._end)
 
     def clicked(self) -> None:
         """Somebody clicked anywhere."""
@@ -84,72 +62,84 @@ class Service:
             engine.clicked()
 
     async def wait(self) -> None:
-        """Returns when IBus' daemon has ended."""
-        assert self._bus is not None
-        await self._bus.wait_for_disconnect()
+        """Returns when IBus' daemon or the guard has ended; raises what an event led to."""
+        assert self._ended is not None
+        await self._ended
 
-    async def close(self) -> None:
-        """Chooses the engine that was chosen before, and lets IBus go."""
-        if self._bus is None or not self._bus.connected:
-            return
-        if self._before and await self._chosen() == messages.ENGINE_NAME:
-            await self._call("SetGlobalEngine", "s", self._before)
-        self._bus.disconnect()
+    def close(self) -> None:
+        """Chooses the engine that was chosen before, and answers what came until then."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._connection.fileno())
+        with suppress(ConfigError):
+            if self._connection.is_open:
+                choose_again(self._connection, self._guarded.before, self._answer)
 
-    async def _chosen(self) -> str:
-        """Returns the name of the engine that all windows have; empty if there is none."""
+    def _on_arrival(self) -> None:
+        assert self._ended is not None
         try:
-            description = await self._call("GetGlobalEngine", "")
-        except ConfigError:
-            return ""
-        name: str = description[0].value[2]
-        return name
+            self._connection.handle(self._answer)
+        except Exception as error:  # no reason to lose a key: the guard answers it
+            asyncio.get_running_loop().remove_reader(self._connection.fileno())
+            if not self._ended.done():
+                self._ended.set_exception(error)
+        if not self._connection.is_open:
+            self._end()
 
-    async def _call(self, member: str, signature: str, *body: Any) -> list[Any]:
-        assert self._bus is not None
-        reply = await self._bus.call(
-            Message(
-                destination=messages.IBUS,
-                path=messages.IBUS_PATH,
-                interface=messages.IBUS,
-                member=member,
-                signature=signature,
-                body=list(body),
-            )
-        )
-        if reply is None or reply.message_type is MessageType.ERROR:
-            reason = "no reply" if reply is None else " ".join(map(str, reply.body))
-            raise ConfigError(f"IBus refuses {member}: {reason}")
-        return list(reply.body)
+    def _end(self) -> None:
+        assert self._ended is not None
+        loop = asyncio.get_running_loop()
+        for number in (self._connection.fileno(), self._guarded.fileno()):
+            loop.remove_reader(number)
+        if not self._ended.done():
+            self._ended.set_result(None)
 
-    def _handle(self, message: Message) -> Message | None:
-        """Answers a call of IBus'."""
-        if message.message_type is not MessageType.METHOD_CALL:
-            return None
+    def _answer(self, message: Message) -> Message:
         if message.interface == messages.FACTORY and message.member == "CreateEngine":
-            path = f"/org/edgedec/Type/{len(self._engines) + 1}"
-            assert self._bus is not None
-            self._engines[path] = self._make_engine(self._bus, path)
+            self._n_made += 1
+            path = f"{messages.ENGINES}/{os.getpid()}/{self._n_made}"
             return Message.new_method_return(message, "o", [path])
-        engine = self._engines.get(message.path or "")
-        if engine is None:
-            return None
+        if is_state(message):
+            self._guarded.remember(message)
+        return messages.answer(message, self._call(message))
+
+    def _call(self, message: Message) -> bool:
+        """Does what a call is about; returns whether a key was ours."""
+        path, member = message.path or "", message.member or ""
+        if not path.startswith(messages.ENGINES):
+            return False
+        if member == "Destroy":
+            self._engines.pop(path, None)
+            return False
+        if path not in self._engines:
+            self._engines[path] = self._make_engine(self._connection, path)
+        engine = self._engines[path]
         if message.interface == messages.PROPERTIES:
-            return _properties(engine, message)
-        if message.member in _EVENTS:
-            name = _CAPITAL.sub("_", message.member).lower()
-            answer = getattr(engine, name)(*message.body)
-            if message.member == "ProcessKeyEvent":
-                return Message.new_method_return(message, "b", [answer])
-        return Message.new_method_return(message)
+            if member == "Set" and message.body[1] == "ContentType":
+                engine.set_content_type(*message.body[2].value)
+            return False
+        if member not in _EVENTS:
+            return False
+        answer = getattr(engine, _CAPITAL.sub("_", member).lower())(*message.body)
+        return answer is True
 
 
-def _properties(engine: Engine, message: Message) -> Message:
-    """Answers a question about properties: we want to know clients' names, and their texts."""
-    if message.member == "Set" and message.body[1] == "ContentType":
-        engine.set_content_type(*message.body[2].value)
-    elif message.member == "Get":
-        return Message.new_method_return(message, "v", [Variant("b", True)])
-    elif message.member == "GetAll":
-        return Message.new_method_return(message, "a{sv}", [{}])
-    return Message.new_method_return(message)
+def choose_again(
+    connection: Connection, before: str, answer: Callable[[Message], Message | None]
+) -> None:
+    """Chooses the engine ``before`` for all windows if ours is chosen.
+
+    Raises:
+        ConfigError: IBus ended, or refuses.
+    """
+    if chosen(connection, answer) == messages.ENGINE_NAME:
+        connection.ask(messages.call("SetGlobalEngine", "s", before), answer)
+
+
+def chosen(connection: Connection, answer: Callable[[Message], Message | None]) -> str:
+    """Returns the name of the engine that all windows have; empty if there is none."""
+    try:
+        description = connection.ask(messages.call("GetGlobalEngine"), answer)
+    except ConfigError:
+        return ""
+    name: str = description.body[0].value[2]
+    return name

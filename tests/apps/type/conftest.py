@@ -110,6 +110,12 @@ def processes_of(sessions: Collection[int]) -> Iterator[Path]:
                 yield process
 
 
+def _child_of(number: int) -> int:
+    """Returns the number of a process's child; 0 if it has none."""
+    children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+    return int(children[0]) if children else 0
+
+
 class Session:
     """The processes of a desktop, and `edgedec type` among them."""
 
@@ -141,14 +147,45 @@ class Session:
     def start_type(self, bundle: Path, *options: str) -> None:
         """Starts `edgedec type` and waits for its model."""
         self._started = bundle, options
-        log = self.folder / "type.log"
-        with log.open("wb") as file:
+        self._n_models = 0
+        with self._log().open("wb") as file:
             self.type_process = self.start(*EDGEDEC, "type", str(bundle), *options, stderr=file)
-        wait_for(lambda: "suggestions come from" in log.read_text(), "the model")
+        self.wait_for_model()
+
+    def wait_for_model(self) -> None:
+        """Waits until a model has been loaded since the latest one."""
+
+        def is_loaded() -> bool:
+            return self._log().read_text().count("suggestions come from") > self._n_models
+
+        wait_for(is_loaded, "the model")
+        self._n_models += 1
+
+    def _log(self) -> Path:
+        return self.folder / "type.log"
 
     def start_type_again(self) -> None:
+        """Starts it again if it ended, or waits until it has started what ended."""
         bundle, options = self._started
-        self.start_type(bundle, *options)
+        if self.type_process is not None and self.type_process.poll() is None:
+            self.wait_for_model()
+        else:
+            self.start_type(bundle, *options)
+
+    def part_of_type(self, part: str) -> int:
+        """Returns the number of a process of `edgedec type`: "guard", "answering" or "model"."""
+        assert self.type_process is not None
+        number = self.type_process.pid
+        for _ in range(("guard", "answering", "model").index(part)):
+            number = wait_for(lambda number=number: _child_of(number), f"the process: {part}")
+        return int(number)
+
+    def kill_type(self, part: str, number: int = signal.SIGKILL) -> None:
+        """Sends a signal to a process of `edgedec type`; the guard's end is waited for."""
+        os.kill(self.part_of_type(part), number)
+        if part == "guard" and number in (signal.SIGKILL, signal.SIGTERM):
+            assert self.type_process is not None
+            self.type_process.wait(PATIENCE_S)
 
     def end_type(self) -> None:
         if self.type_process is not None:

@@ -5,9 +5,6 @@ python -m tests.apps.type.random_hour BUNDLE [--seconds 3600] [--log FILE]
 Each seed is an episode in three applications, first without `edgedec type`, then with it. It has
 no key that takes a suggestion. Every difference is printed. With --log it goes on with the seed
 after the last one in FILE.
-
-Qt drops a key that is on its way when an engine of IBus dies, so windows of Qt get no key until
-IBus knows.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import signal
 import sys
 import tempfile
 import time
@@ -24,25 +20,31 @@ from pathlib import Path
 
 from .conftest import BROWSERS, Desktop, Page, Window, wait_for
 
-_WORDS = (
-    "the ", "capital of ", "France is ", "I am very ", "Thank you for ", "people ", "Best ", "we ",
+_PHRASES = (
+    "The capital of France is Par", "Thank you for your ", "I am looking forward to hear",
+    "Once upon a ti", "The President of the United Sta", "at the end of the d", "for the first ti",
+    "as soon as pos", "We hold these truths to be self-ev", "It is one of the most imp",
 )  # fmt: skip
+"""Beginnings that models suggest an end for."""
+
 _OTHER = (
     "BackSpace", "Left", "Right", "Home", "End", "Delete", "Escape", "X", ".", "shift+Left", "\n",
 )  # fmt: skip
 _LAST = "~"
 """Ends a burst and is removed again: all keys before it are in the text once it is."""
 
-_N_BURSTS, _N_KEYS = 8, 40
+_N_BURSTS, _N_KEYS = 8, 60
 _PAUSES_S = (0.0, 0.01, 0.03, 0.08)
+_PARTS = ("guard", "answering", "model")
 
 
 @dataclass(frozen=True)
 class Burst:
-    """Keys into one field. killed_at: the key before which our process is killed; -1: none.
+    """Keys into one field.
 
     click: pixels right of and below a place in the field; None: no click before the keys.
-    lingers_s: wait before the next burst, in which suggestions come up.
+    killed_at: the key before which a process of ours is killed, ``part``; -1: none.
+    lingers_s: wait behind the keys, in which suggestions come up.
     """
 
     window: int
@@ -50,12 +52,13 @@ class Burst:
     click: tuple[int, int] | None
     keys: tuple[tuple[str, float], ...]
     killed_at: int
+    part: str
     lingers_s: float
 
 
 @dataclass
 class Counts:
-    """What happened in an episode."""
+    """What happened in an episode. ghosts: keys and ends of bursts that saw a suggestion."""
 
     seed: int
     keys: int = 0
@@ -80,11 +83,14 @@ def bursts_of(seed: int, n_windows: int) -> list[Burst]:
         keys: list[tuple[str, float]] = []
         while len(keys) < _N_KEYS:
             pause_s = rng.choice(_PAUSES_S)
-            text = rng.choice(_WORDS) if rng.random() < 0.7 else [rng.choice(_OTHER)]
+            text = rng.choice(_PHRASES) + " " if rng.random() < 0.3 else [rng.choice(_OTHER)]
             keys += [(key, pause_s) for key in text]
         killed_at = rng.randrange(_N_KEYS) if rng.random() < 0.3 else -1
         lingers_s = rng.choice((0.0, 0.0, 0.3, 0.8))
-        bursts.append(Burst(window, field, click, tuple(keys[:_N_KEYS]), killed_at, lingers_s))
+        last = [(key, 0.01) for key in ". " + rng.choice(_PHRASES)]
+        keys = keys[: _N_KEYS - len(last)] + last
+        part = rng.choice(_PARTS)
+        bursts.append(Burst(window, field, click, tuple(keys), killed_at, part, lingers_s))
     return bursts
 
 
@@ -138,18 +144,16 @@ class Episodes:
             window.turn_to(field, *burst.click)
         for i, (key, pause_s) in enumerate(burst.keys):
             if i == burst.killed_at and is_suggesting and desktop.type_process is not None:
-                desktop.type_process.send_signal(signal.SIGKILL)
+                desktop.kill_type(burst.part)
                 counts.kills += 1
-                if window.toolkit.startswith("qt"):  # drops a key that IBus has an error for
-                    desktop.settle()
             desktop.key(key, pause_s)
+            counts.ghosts += is_suggesting and pause_s > 0 and bool(desktop.ghost())
         counts.keys += len(burst.keys)
+        time.sleep(burst.lingers_s)
+        counts.ghosts += is_suggesting and bool(desktop.ghost())
         self._end_burst(window, field)
-        if is_suggesting:
-            time.sleep(burst.lingers_s)
-            counts.ghosts += bool(desktop.ghost())
-            if desktop.type_process is not None and desktop.type_process.poll() is not None:
-                desktop.start_type_again()
+        if is_suggesting and burst.killed_at >= 0:
+            desktop.start_type_again()
 
     def _end_burst(self, window: Window, field: str) -> None:
         self._desktop.key(_LAST)
@@ -190,11 +194,12 @@ def main() -> None:
     parser.add_argument("--applications", nargs="+", default=["gtk3", "qt6", "chromium"])
     options = parser.parse_args()
     seed = next_seed(options.log) if options.seed is None else options.seed
-    start_s, n_different = time.monotonic(), 0
+    n_different = 0
     with tempfile.TemporaryDirectory() as folder:
         desktop = Desktop(Path(folder))
         try:
             episodes = Episodes(desktop, options.bundle.absolute(), options.applications)
+            start_s = time.monotonic()
             while time.monotonic() - start_s < options.seconds:
                 bursts, began_s = bursts_of(seed, len(episodes.windows)), time.monotonic()
                 without = episodes.play(bursts, False, Counts(seed))

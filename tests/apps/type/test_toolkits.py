@@ -166,19 +166,37 @@ def test_nothing_is_suggested_in(window: Window, field: str) -> None:
     window.turn_to("view")
 
 
-def test_nobody_takes_its_end_for_an_acceptance(typed: Window) -> None:
-    """Our process is killed while something is on offer: keys go on, and nothing was inserted."""
+@pytest.mark.parametrize("part", ["guard", "answering", "model"])
+def test_no_key_is_lost_when_it_ends(typed: Window, part: str) -> None:
+    """A process of ours is killed while something is on offer and keys are on their way."""
     desktop = typed.desktop
-    assert desktop.type_process is not None
-    desktop.type_process.send_signal(signal.SIGKILL)
-    if typed.toolkit.startswith("qt"):  # which drops a key that IBus has an error for
-        desktop.settle()
-    desktop.type(" ok")
+    if part == "answering":
+        desktop.kill_type(part, signal.SIGSTOP)  # so that it has keys when it ends
+    desktop.type(" ok, then", 0.0)
+    desktop.kill_type(part)
     try:
-        becomes(typed, TEXT + " ok")
+        becomes(typed, TEXT + " ok, then")
         is_hidden(typed)
     finally:
         desktop.start_type_again()
+
+
+def test_it_goes_on_in_the_same_field(typed: Window) -> None:
+    typed.desktop.kill_type("answering")
+    typed.desktop.start_type_again()
+    typed.desktop.type("is. " + TEXT)
+    wait_for(typed.desktop.ghost, "a suggestion")
+
+
+def test_a_password_stays_one(window: Window) -> None:
+    window.turn_to("password")
+    window.desktop.kill_type("answering")
+    window.desktop.start_type_again()
+    window.desktop.type(TEXT)
+    becomes(window, TEXT, "password")
+    assert window.desktop.ghost() == ""
+    window.clear("password")
+    window.turn_to("view")
 
 
 def test_terminals_are_left_alone(suggesting: Desktop) -> None:
