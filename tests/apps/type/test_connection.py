@@ -117,4 +117,4 @@ def test_what_a_successor_is_told() -> None:
         states.add(call)
     told = [parsed(packet) for packet in states.packets()]
     assert [(call.path, call.member) for call in told] == [("/a", "Set"), ("/a", "FocusOut")]
-    assert told[0].body[2].value == (8, 0)
+    assert tuple(told[0].body[2].value) == (8, 0)  # older versions of dbus-fast have a list
