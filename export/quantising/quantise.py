@@ -171,7 +171,8 @@ def quantize_rows(values: Floats, fmt: QuantFormat) -> PlainTensor:
     """
     searches = {ScaleKind.SINGLE: _search_symmetric, ScaleKind.ONE_MIN: _search_range}
     if fmt.kind not in searches:
-        raise ConfigError(f"cannot quantise to {fmt.name}; choose q8_0, q5_0, q4_0 or q4_1")
+        known = ", ".join(row.name for row in FORMATS.values() if row.kind in searches)
+        raise ConfigError(f"cannot quantise to {fmt.name}; choose one of {known}")
     n, k = values.shape
     # A last partial group repeats its last value, which leaves its range as it is.
     padded = np.pad(values, ((0, 0), (0, -k % GROUP)), mode="edge")

@@ -57,7 +57,7 @@ def test_speeds_are_estimated_from_a_measurement(monkeypatch: pytest.MonkeyPatch
     def fail(*given: object) -> float:
         raise RuntimeError("no kernels")
 
-    monkeypatch.setattr(model_advice.kernels, "read_rate", fail)
+    monkeypatch.setattr(model_advice.limits, "read_rate", fail)
     assert measured_read_rate() > 0
 
 

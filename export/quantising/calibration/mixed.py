@@ -27,7 +27,12 @@ from edgedec.models.weights import float_rows
 
 Floats = npt.NDArray[np.float32]
 
-CANDIDATES = tuple(FORMATS[name] for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
+CANDIDATES = tuple(
+    fmt
+    for fmt in FORMATS.values()
+    if fmt.kind in (ScaleKind.SINGLE, ScaleKind.ONE_MIN)
+    and fmt.name != "q8_1"  # no better than q8_0
+)
 """Formats a matrix may get, the smallest first."""
 _ROWS = 1024
 _N_TOKENS = 128
