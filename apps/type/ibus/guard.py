@@ -29,9 +29,6 @@ _ANSWERING = ("-m", "edgedec.apps.type.program")
 _AGAIN_S = 1.0
 """After a process has ended, or IBus, how long until it is tried again."""
 
-_PLAIN_ENGINE = "xkb:us::eng"
-"""IBus' own, chosen in the end where none was before: without one, keys on their way are lost."""
-
 _NO_IBUS = (
     "IBus does not run in this session: start it with `ibus-daemon --daemonize --xim` and log in "
     "again if applications do not use it"
@@ -110,7 +107,7 @@ class Guard:
         self._states = States()
         self._n_made = 0
         self._is_held = self._was_ready = False
-        self._before = chosen(connection, messages.answer) or _PLAIN_ENGINE
+        self._before = chosen(connection, messages.answer)
 
     async def run(self) -> None:
         """Returns when IBus has ended.

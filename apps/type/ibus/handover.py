@@ -24,7 +24,7 @@ _FOCUS = {"FocusIn", "FocusInId", "FocusOut", "FocusOutId", "Disable"}
 class Guarded:
     """What the process that answers has of the guard.
 
-    before: the engine that was chosen before ours.
+    before: the engine that was chosen before ours; empty if there was none.
     """
 
     def __init__(self, connection: Connection, guard: socket.socket, before: str) -> None:

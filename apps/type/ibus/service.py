@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from dbus_fast import Message
 
@@ -22,6 +23,12 @@ _EVENTS = {
     "FocusOut", "FocusOutId", "Reset", "Enable", "Disable", "PropertyActivate",
 }  # fmt: skip
 """Of IBus' calls; those left out are about lists that we do not show."""
+
+_PLAIN_ENGINE = "xkb:us::eng"
+"""IBus' own, chosen in the end where none was before: without one, keys on their way are lost."""
+
+_LOOK_S, _N_LOOKS = 1.0, 30
+"""How often it is looked whether a desktop that starts has chosen its engine."""
 
 MakeEngine = Callable[[Connection, str], Engine]
 
@@ -51,8 +58,9 @@ class Service:
         self._ended = loop.create_future()
         for message in self._guarded.take():
             self._call(message)
-        choice = messages.call("SetGlobalEngine", "s", messages.ENGINE_NAME)
-        self._connection.ask(choice, self._answer)
+        self._choose(messages.ENGINE_NAME)
+        if not self._guarded.before:
+            loop.call_later(_LOOK_S, self._look_for_a_choice, _N_LOOKS)
         loop.add_reader(self._connection.fileno(), self._on_arrival)
         loop.add_reader(self._guarded.fileno(), self._end)
 
@@ -84,6 +92,23 @@ class Service:
                 self._ended.set_exception(error)
         if not self._connection.is_open:
             self._end()
+
+    def _choose(self, name: str) -> None:
+        self._connection.ask(messages.call("SetGlobalEngine", "s", name), self._answer)
+
+    def _look_for_a_choice(self, n_left: int) -> None:
+        """Chooses our engine once more if a desktop that starts has chosen its own after us."""
+        assert self._ended is not None
+        if self._ended.done():
+            return
+        try:
+            if chosen(self._connection, self._answer) not in ("", messages.ENGINE_NAME):
+                self._choose(messages.ENGINE_NAME)
+            elif n_left:
+                look = partial(self._look_for_a_choice, n_left - 1)
+                asyncio.get_running_loop().call_later(_LOOK_S, look)
+        except ConfigError as error:
+            self._ended.set_exception(error)
 
     def _end(self) -> None:
         assert self._ended is not None
@@ -126,13 +151,13 @@ class Service:
 def choose_again(
     connection: Connection, before: str, answer: Callable[[Message], Message | None]
 ) -> None:
-    """Chooses the engine ``before`` for all windows if ours is chosen.
+    """Chooses the engine ``before`` for all windows if ours is chosen; empty: IBus' plain one.
 
     Raises:
         ConfigError: IBus ended, or refuses.
     """
     if chosen(connection, answer) == messages.ENGINE_NAME:
-        connection.ask(messages.call("SetGlobalEngine", "s", before), answer)
+        connection.ask(messages.call("SetGlobalEngine", "s", before or _PLAIN_ENGINE), answer)
 
 
 def chosen(connection: Connection, answer: Callable[[Message], Message | None]) -> str:
