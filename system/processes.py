@@ -65,6 +65,11 @@ def environment(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs if name}
 
 
+def user_id() -> int:
+    """Returns the number of the user who runs this process; -1 on Windows, which has none."""
+    return -1 if sys.platform == "win32" else os.getuid()
+
+
 def step_back(niceness: int) -> None:
     """Lets other processes compute before this one. niceness: on systems that have degrees."""
     if sys.platform == "win32":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import select
 import socket
 import struct
@@ -14,6 +13,7 @@ from dbus_fast import Message, MessageType
 from dbus_fast._private.unmarshaller import Unmarshaller
 
 from edgedec.models.errors import ConfigError
+from edgedec.system.processes import user_id
 
 _LONG_BYTES = 1 << 15
 """Longer messages are taken out of the socket in parts, as it may not hold them whole."""
@@ -165,7 +165,7 @@ def connect(address: str) -> Connection:
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.connect(name)
-        user = str(os.getuid()).encode().hex()
+        user = str(user_id()).encode().hex()
         connected.sendall(f"\0AUTH EXTERNAL {user}\r\n".encode())
         answered = connected.recv(1024)
         if not answered.startswith(b"OK "):
