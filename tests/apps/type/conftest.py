@@ -444,6 +444,7 @@ class Page(Window):
         if not shutil.which(command[0]):
             pytest.skip(f"needs packages of the system: {command[0]}")
         self.desktop, self.toolkit, self._environment = desktop, browser, dict[str, str]()
+        self._places: dict[str, list[int]] = {}
         profile = tempfile.mkdtemp(prefix=browser, dir=desktop.folder)  # another window may be open
         page = FIELDS.with_suffix(".html").as_uri()
         filled_in = [part.format(profile=profile, page=page, scale=scale) for part in command]
@@ -451,23 +452,26 @@ class Page(Window):
         self._wait_for_keys()
 
     def _is_ready(self) -> bool:
-        return bool(self._fields())
+        return bool(self._told())
 
-    def _fields(self) -> dict[str, Any]:
+    def _told(self) -> list[dict[str, Any]]:
+        """Returns the texts of the fields, and their places unless the texts are long."""
         text = self.desktop.title(self.number)
-        if not text.startswith("{") or " END" not in text:
-            return {}
+        if not text.startswith("[") or " END" not in text:
+            return []
         with suppress(json.JSONDecodeError):  # a title that was read while it changed
-            fields: dict[str, Any] = json.loads(text[: text.rindex(" END")])
-            return fields
-        return {}
+            told: list[dict[str, Any]] = json.loads(text[: text.rindex(" END")])
+            self._places = told[1] if len(told) > 1 else self._places
+            return told
+        return []
 
     def text(self, field: str = "view") -> str:
-        fields = self._fields()
-        return str(fields[field]["text"]) if fields else ""
+        told = self._told()
+        return str(told[0].get(field, "")) if told else ""
 
     def place_of(self, field: str) -> tuple[int, int]:
-        left, top = self._fields()[field]["at"]
+        self._told()
+        left, top = self._places[field]
         return int(left), int(top)
 
 
