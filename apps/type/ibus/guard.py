@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -105,7 +104,6 @@ class Guard:
     def __init__(self, connection: Connection, arguments: dict[str, Any]) -> None:
         self._connection, self._arguments = connection, arguments
         self._states = States()
-        self._n_made = 0
         self._is_held = self._was_ready = False
         self._before = chosen(connection, messages.answer)
 
@@ -191,10 +189,6 @@ class Guard:
             self._let_go()
 
     def _answer(self, message: Message) -> Message:
-        if message.interface == messages.FACTORY and message.member == "CreateEngine":
-            self._n_made += 1
-            path = f"{messages.ENGINES}/{os.getpid()}/{self._n_made}"
-            return Message.new_method_return(message, "o", [path])
         if is_state(message):
             self._states.add(message)
         return messages.answer(message)

@@ -56,7 +56,7 @@ class Guarded:
 
 
 class States:
-    """The latest calls that say which field has the focus, and of which kind each is."""
+    """The latest calls that say which field has the focus, or what kind a field is."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[str, bool], Message] = {}

@@ -63,6 +63,9 @@ def answer(message: Message, is_ours: bool = False) -> Message:
 
     is_ours: a key is not the application's.
     """
+    if message.interface == FACTORY and message.member == "CreateEngine":
+        # The daemon numbers its messages, so no other process of ours takes this path.
+        return Message.new_method_return(message, "o", [f"{ENGINES}/{message.serial}"])
     if message.member == "ProcessKeyEvent":
         return Message.new_method_return(message, "b", [is_ours])
     if message.interface == PROPERTIES and message.member == "Get":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,7 +44,6 @@ class Service:
         self._make_engine, self._guarded = make_engine, guarded
         self._connection = guarded.connection
         self._engines: dict[str, Engine] = {}
-        self._n_made = 0
         self._ended: asyncio.Future[None] | None = None
 
     def start(self) -> None:
@@ -76,8 +74,7 @@ class Service:
 
     def close(self) -> None:
         """Chooses the engine that was chosen before, and answers what came until then."""
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._connection.fileno())
+        self._end()
         with suppress(ConfigError):
             if self._connection.is_open:
                 choose_again(self._connection, self._guarded.before, self._answer)
@@ -119,10 +116,6 @@ class Service:
             self._ended.set_result(None)
 
     def _answer(self, message: Message) -> Message:
-        if message.interface == messages.FACTORY and message.member == "CreateEngine":
-            self._n_made += 1
-            path = f"{messages.ENGINES}/{os.getpid()}/{self._n_made}"
-            return Message.new_method_return(message, "o", [path])
         if is_state(message):
             self._guarded.remember(message)
         return messages.answer(message, self._call(message))
