@@ -289,14 +289,20 @@ def hf_rotations(fields: Fields, local_theta: float) -> tuple[Fields, float]:
 
 def hf_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
     """Returns ``config`` with the sliding windows that ``layer_types`` and the like state."""
-    window = fields.integer("sliding_window", 0, least=0)
     types = hf_layer_types(fields, config.n_layers)
     if types is None:
+        window = fields.integer("sliding_window", 0, least=0)
         return with_windows(config, window, range(config.n_layers))
     layers = [i for i, is_local in enumerate(types) if is_local]
-    if layers and not window:
+    return with_windows(config, hf_window(fields, types), layers)
+
+
+def hf_window(fields: Fields, is_local: Sequence[bool]) -> int:
+    """Returns the window that local layers have; 0 where it is not stated and none is local."""
+    window = fields.integer("sliding_window", 0, least=0)
+    if any(is_local) and not window:
         fields.refuse_with("sliding_window", "is missing, but layer_types has windows")
-    return with_windows(config, window, layers)
+    return window
 
 
 def hf_optional_windows(fields: Fields, config: ModelConfig) -> ModelConfig:

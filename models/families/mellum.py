@@ -6,7 +6,7 @@ from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_windowed
-from edgedec.models.families._hf import hf_layer_types, hf_rotations, with_defaults
+from edgedec.models.families._hf import hf_layer_types, hf_rotations, hf_window, with_defaults
 from edgedec.models.families._windows import with_local_layers
 from edgedec.models.families.qwen3_moe import hf_mixture, weights
 from edgedec.models.fields import Fields
@@ -41,10 +41,7 @@ def read_hf(fields: Fields) -> ModelConfig:
     config = hf_mixture(fields, "mellum")
     _refuse_dense_layers(fields)
     local = hf_layer_types(fields, config.n_layers) or [False] * config.n_layers
-    window = fields.integer("sliding_window", 0, least=0)
-    if any(local) and not window:
-        fields.refuse_with("sliding_window", "is missing, but layer_types has windows")
-    return with_local_layers(config, local, window, local_theta)
+    return with_local_layers(config, local, hf_window(fields, local), local_theta)
 
 
 def _refuse_dense_layers(fields: Fields) -> None:

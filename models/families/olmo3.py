@@ -9,7 +9,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import olmo2
 from edgedec.models.families._gguf import GgufFacts
-from edgedec.models.families._hf import hf_layer_types, hf_rotations, with_defaults
+from edgedec.models.families._hf import hf_layer_types, hf_rotations, hf_window, with_defaults
 from edgedec.models.families._post_norms import post_norm_weights
 from edgedec.models.families._windows import with_local_layers
 from edgedec.models.fields import Fields
@@ -26,10 +26,9 @@ def read_hf(fields: Fields) -> ModelConfig:
     local = hf_layer_types(fields, config.n_layers)
     if local is None:
         local = [i % 4 != 3 for i in range(config.n_layers)]
-    window = fields.integer("sliding_window", 0, least=0)
-    if any(local) and not window:
-        fields.refuse_with("sliding_window", "is missing, but layer_types has windows")
-    return with_local_layers(config, local, window, local_theta or config.rope_theta)
+    return with_local_layers(
+        config, local, hf_window(fields, local), local_theta or config.rope_theta
+    )
 
 
 def read_gguf(facts: GgufFacts) -> ModelConfig:
