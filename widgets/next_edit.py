@@ -201,7 +201,7 @@ class NextEdit:
 
 
 def _by_line(old: str, parts: list[Replacement]) -> list[Replacement]:
-    """Returns parts of which no two are in one line: new text has one place in each."""
+    """Joins parts that share a line, since new text has one place in a line."""
     joined: list[Replacement] = []
     for part in parts:
         before = joined[-1] if joined else None

@@ -140,7 +140,7 @@ class Worker:
         self._history.see(Document(**document))
 
     def forget_edited(self, name: str) -> None:
-        """A document was closed, of which edits were predicted."""
+        """A document whose edits were predicted was closed."""
         self._history.forget(name)
 
     def alternatives(self, number: int, request: int) -> None:
