@@ -67,7 +67,9 @@ def environment(pid: int) -> dict[str, str]:
 
 def user_id() -> int:
     """Returns the number of the user who runs this process; -1 on Windows, which has none."""
-    return -1 if sys.platform == "win32" else os.getuid()
+    if sys.platform == "win32":
+        return -1
+    return os.getuid()
 
 
 def step_back(niceness: int) -> None:
