@@ -243,7 +243,7 @@ def _tq1_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
     fives, fours, scale = _fields(rows, 48, 4, 2)
     parts = ((fives[:, :, :32], 5), (fives[:, :, 32:], 5), (fours, 4))
     trits = [_trits(packed, n_trits) for packed, n_trits in parts]
-    return _ternary(fmt, np.concatenate(trits, axis=-1), scale)
+    return _few_bits(fmt, np.concatenate(trits, axis=-1), scale)
 
 
 def _trits(packed: Bytes, n_trits: int) -> Bytes:
@@ -256,13 +256,26 @@ def _trits(packed: Bytes, n_trits: int) -> Bytes:
 
 def _tq2_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
     packed, scale = _fields(rows, 64, 2)
-    return _ternary(fmt, _bit_pairs(packed).reshape(*packed.shape[:2], -1), scale)
+    return _few_bits(fmt, _bit_pairs(packed), scale)
 
 
-def _ternary(fmt: QuantFormat, codes: Bytes, scale: Bytes) -> PlainTensor:
-    """Returns ``codes`` that count from -1, whose 256 share a scale, in groups of 32."""
+def _few_bits(fmt: QuantFormat, codes: Bytes, scale: Bytes) -> PlainTensor:
+    """Returns ``codes`` that count from -1, with one scale for each block, in groups of 32."""
     shifted = _codes(codes) + np.uint8(fmt.zero_point - 1)
-    return PlainTensor(fmt, shifted, np.repeat(_half(scale), 8, axis=1))
+    n_groups = shifted.shape[1] // 32 // scale.shape[1]
+    return PlainTensor(fmt, shifted, np.repeat(_half(scale), n_groups, axis=1))
+
+
+def _q1_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    scale, packed = _fields(rows, 2, 16)
+    signs = np.unpackbits(packed, axis=-1, bitorder="little") << np.uint8(1)
+    return _few_bits(fmt, signs, scale)
+
+
+def _q2_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
+    scale, packed = _fields(rows, 2, 16)
+    pairs = packed[..., None] >> np.arange(0, 8, 2, dtype=np.uint8) & np.uint8(3)
+    return _few_bits(fmt, pairs, scale)
 
 
 def _nvfp4(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
@@ -342,11 +355,12 @@ TENSOR_TYPES: dict[int, TensorType] = {
     35: _row("TQ2_0", 256, 66, _tq2_0, kept_as="q4_0"),
     39: _row("MXFP4", 32, 17, _mxfp4, kept_as="q5_0"),
     40: _converted("NVFP4", 64, 36, _nvfp4, "q8_0"),
+    41: _row("Q1_0", 128, 18, _q1_0, kept_as="q4_0"),
+    42: _row("Q2_0", 64, 18, _q2_0, kept_as="q4_0"),
 }
 """Every tensor type that can be read, by its number in the file."""
 
 UNREAD_TYPES: dict[int, str] = {
-    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 41: "Q1_0",
-    42: "Q2_0",
+    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
 }  # fmt: skip
 """Names of types that exist but have no reader, for error messages."""

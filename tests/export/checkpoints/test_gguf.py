@@ -30,6 +30,8 @@ HELD_AS = {
     "TQ1_0": "q4_0", "TQ2_0": "q4_0", "NVFP4": "f32", **dict.fromkeys(OF_LIBRARY, "f32"),
 }  # fmt: skip
 """Types without a storage format of their own -> the one that holds them to the last bit."""
+OF_PACKAGE = [row for row in TENSOR_TYPES.items() if row[1].name not in ("Q1_0", "Q2_0")]
+"""Numbers and types that the `gguf` package dequantises."""
 
 
 def read_all(checkpoint: Any) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def oracle(path: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("type_name", [row.name for row in TENSOR_TYPES.values()])
+@pytest.mark.parametrize("type_name", [row.name for _, row in OF_PACKAGE])
 def test_rows_equal_the_gguf_package(make_gguf: Any, type_name: str) -> None:
     path = make_gguf("qwen2", type_name)
     checkpoint, expected = open_checkpoint(str(path)), oracle(path)
@@ -62,7 +64,7 @@ def test_rows_equal_the_gguf_package(make_gguf: Any, type_name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("row", TENSOR_TYPES.items(), ids=lambda row: row[1].name)
+@pytest.mark.parametrize("row", OF_PACKAGE, ids=lambda row: row[1].name)
 def test_random_blocks_decode_to_the_last_bit(row: Any) -> None:
     kind, tensor_type = row
     rng = np.random.default_rng(kind)
@@ -73,6 +75,16 @@ def test_random_blocks_decode_to_the_last_bit(row: Any) -> None:
         got = tensor_type.plain(rows).dequantize()
         expected = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(kind))
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(41, "q1_0"), (42, "q2_0")])
+def test_types_of_one_and_two_bits_equal_llama_cpp(kind: int, name: str) -> None:
+    # `ggml_few_bits.npz`: rows that ggml of llama-cpp-python 0.3.36 packed, rows of any codes, and
+    # what it makes of both.
+    stored = np.load(Path(__file__).with_name("ggml_few_bits.npz"))
+    plain = TENSOR_TYPES[kind].plain(stored[f"{name}_rows"])
+    assert plain.format.name == "q4_0"
+    np.testing.assert_array_equal(plain.dequantize(), stored[f"{name}_values"])
 
 
 @pytest.mark.parametrize(
