@@ -280,14 +280,18 @@ def _place(
 ) -> dict[str, TensorRecord]:
     """Returns the records by name, with offsets from the start of the file."""
     placed: dict[str, TensorRecord] = {}
+    end = 0
     for record in records:
         name, start = record.name, data_start + record.offset
         if name in placed:
             raise cursor.error(f"tensor {name} appears twice")
-        if record.offset % alignment:
+        if record.offset != end:
             raise cursor.error(
-                f"tensor {name} begins at {record.offset}, expected a multiple of {alignment}"
+                f"tensor {name} begins at {record.offset}, expected {end}, where the one before it "
+                f"ends; the file is damaged, or from a fork of llama.cpp with other types: fetch "
+                f"it again, or take another quantisation"
             )
+        end = -(-(end + record.n_bytes) // alignment) * alignment
         if start + record.n_bytes > cursor.size:
             raise cursor.error(
                 f"tensor {name} ends at byte {start + record.n_bytes}, the file has "

@@ -149,6 +149,15 @@ def test_unread_tensor_type(healthy: bytes, write: Any, kind: int, shown: str) -
     assert f"output.weight has type {shown}" in line
 
 
+@pytest.mark.parametrize("kind", [1, 8, 34, 41, 42])
+def test_wrong_tensor_type(healthy: bytes, write: Any, kind: int) -> None:
+    """A type of another size leaves a gap: the bytes would be read as numbers without sense."""
+    position = record_position(healthy, "blk.0.attn_q.weight") + 4 + 16
+    line = refusal(write(replaced(healthy, position, struct.pack("<I", kind))))
+    assert "blk.0.attn_k.weight begins at" in line
+    assert "where the one before it ends" in line
+
+
 @pytest.mark.parametrize("offset", [1, 2**40, 2**64 - 32])
 def test_tensor_outside_the_file(healthy: bytes, write: Any, offset: int) -> None:
     position = record_position(healthy, "output.weight") + 4 + 16 + 4
