@@ -218,6 +218,7 @@ class AutoPlanning(Planning):
         self._shown: IsolatedModelDrafting | None = None  # that drafted last
         self._held: DepthAcceptance | None = None
         self._ledger = Ledger(planner.credits.get(self._group, 0.0))
+        self._free_ledger = Ledger()  # of rounds in which no model drafted
         self._costs = planner.costs.of(TARGET)
         self._own_costs: CostTable | None = None  # where others share the passes
         self._sharing = SharingEstimate(len(planner.under_way))
@@ -267,13 +268,22 @@ class AutoPlanning(Planning):
         if self._own_costs is None or self._sharing.n_texts >= 1:
             return True
         step_ms = self._own_costs.ms(1)
-        return (1 + cost) * step_ms <= self._ledger.allowance(step_ms, ASKING_STAKE)
+        return (1 + cost) * step_ms <= self._allowance(step_ms, ASKING_STAKE)
 
     def _max_ms(self, costs: CostTable) -> float:
         """Returns what the round may take; among others what all lose is bounded in its place."""
         if self._sharing.n_texts >= 1:
             return math.inf
         return self._ledger.allowance(costs.ms(1), STAKE)
+
+    def _max_free_ms(self, costs: CostTable, max_ms: float) -> float:
+        """Returns what the round may take if no model drafts in it."""
+        return max(max_ms, self._free_ledger.allowance(costs.ms(1), ASKING_STAKE))
+
+    def _allowance(self, step_ms: float, stake: float) -> float:
+        """Returns what a round of the free drafters may take. What models lost forbids none."""
+        ledgers = self._ledger, self._free_ledger
+        return max(ledger.allowance(step_ms, stake) for ledger in ledgers)
 
     def _is_worth(self, name: str) -> bool:
         """Whether asking a drafter saves more than it takes, and may be lost."""
@@ -287,7 +297,8 @@ class AutoPlanning(Planning):
             return
         step_ms = self._sharing.plain_ms(self._costs)
         self._rest()
-        self._ledger.add(1, step_ms, step_ms)
+        for ledger in (self._ledger, self._free_ledger):
+            ledger.add(1, step_ms, step_ms)
         self.log.add(_PLAIN, 0, self._costs.ms(1))
         self._count_pass(rows.company, 1, 1, rows.ms)
 
@@ -303,7 +314,8 @@ class AutoPlanning(Planning):
             return DraftTree()
         max_ms = self._max_ms(costs)
         tree = self._ask_free(context, room, costs)
-        draft = verified(tree.nodes, self._trust, costs, 0.0, max_ms, room.n_nodes)
+        max_free_ms = self._max_free_ms(costs, max_ms)
+        draft = verified(tree.nodes, self._trust, costs, 0.0, max_free_ms, room.n_nodes)
         plan = Levels(0, draft.rate, NOTHING_PAYS)
         if self.team.models:
             plan = self._plan_model(context, room, costs, draft, max_ms)
@@ -498,8 +510,11 @@ class AutoPlanning(Planning):
         verify_ms = self._sharing.own_ms(timings.verify_ms, self._costs, step_ms)
         n_rows = len(outcome.tree) + 1
         asked_ms = self._asking_ms + ms
-        taken_ms = costs.ms(n_rows) + self._had_mtp * step_ms + max(asked_ms, 0.0)
-        self._ledger.add(n_emitted, taken_ms, step_ms)
+        pass_ms = costs.ms(n_rows) + self._had_mtp * step_ms
+        self._ledger.add(n_emitted, pass_ms + max(asked_ms, 0.0), step_ms)
+        if self._model is None:
+            free_ms = sum(self._asked_ms.values()) if self.team.models else asked_ms
+            self._free_ledger.add(n_emitted, pass_ms + max(free_ms, 0.0), step_ms)
         self.log.add(
             self._decision,
             len(outcome.path),

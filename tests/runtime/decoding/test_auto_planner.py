@@ -8,7 +8,7 @@ import pytest
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.auto_planner import AutoPlanner, by_value
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
-from edgedec.runtime.decoding.draft_length import LOOK
+from edgedec.runtime.decoding.draft_length import ASKING_STAKE, LOOK, OVERDRAFT, STAKE
 from edgedec.runtime.decoding.planner import Planning, RoundTimings
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -304,6 +304,47 @@ def test_a_drafter_whose_asking_takes_time_and_brings_nothing_rests() -> None:
     assert n_early * 0.05 < 2.0 + 0.025 * 400, "twentieths of a step"
     play(planning, FLAT, 200)
     assert len(slow.asked) - n_early <= LOOK * 200 / 0.05 + 2
+
+
+def test_what_a_model_lost_does_not_forbid_free_drafters_that_gain() -> None:
+    """A text that begins to repeat itself after a model cost it twenty steps."""
+    now_s = 0.0
+
+    class Heavy(Oracle):
+        def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+            nonlocal now_s
+            now_s += 0.2
+            return super().propose(context, budget)
+
+    class Late(Oracle):
+        def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+            tree = super().propose(context, budget)
+            return tree if len(context.tokens) > 40 else DraftTree()
+
+    heavy, late = Heavy(0.0, 0.9, name="draft"), Late(1.0, 0.9, name="lookup")
+    planning = begin(make([late], FLAT, heavy), lambda: now_s)
+    sizes, _ = play(planning, FLAT, 60)
+    assert heavy.n_asked == 1
+    assert sizes[1:30] == [0] * 29
+    assert sizes[31:] == [4] * 29
+
+
+@pytest.mark.parametrize("right", [0.0, 0.3])
+def test_free_drafters_that_gain_nothing_cost_little_besides_what_a_model_lost(
+    right: float,
+) -> None:
+    now_s = 0.0
+
+    class Heavy(Oracle):
+        def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+            nonlocal now_s
+            now_s += 0.2
+            return super().propose(context, budget)
+
+    heavy, liar = Heavy(0.0, 0.9, name="draft"), Oracle(right, 0.95, name="lookup")
+    planning = begin(make([liar], FLAT, heavy), lambda: now_s)
+    _, rate = play(planning, FLAT, 100)
+    assert 100 / (10 * rate) <= 100 * (1 + OVERDRAFT) + ASKING_STAKE + STAKE
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
