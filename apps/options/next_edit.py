@@ -95,7 +95,7 @@ def suggest_edit(bundle: Path, options: EditOptions, loading: EngineOptions, jso
         note("no edit follows, or none that is likely enough; --min-edit-probability 0 shows any")
     else:
         note(f"{100 * edit.probability:.0f} % likely")
-        write_out(_diff(document.name, text, edit.applied(text)))
+        write_out(_diff(options.edit, text, edit.applied(text)))
 
 
 def _note_changes(history: Any, options: EditOptions, lines: Sequence[str]) -> int:
@@ -130,12 +130,19 @@ def _note_changes(history: Any, options: EditOptions, lines: Sequence[str]) -> i
     return line
 
 
-def _diff(name: str, old: str, new: str) -> str:
-    """Returns a unified diff that `patch` and `git apply` take."""
+def _diff(path: Path, old: str, new: str) -> str:
+    """Returns a unified diff that `patch -p1` and `git apply` take in the current folder.
+
+    Both refuse a file that lies elsewhere; its name is the path, as `diff -u` writes it.
+    """
     from edgedec.autocomplete.edits.lines import lines_with_ends
 
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    before, after = ("", "") if path.is_absolute() else ("a/", "b/")
+    name = path.as_posix()
     rows = difflib.unified_diff(
-        lines_with_ends(old), lines_with_ends(new), f"a/{name}", f"b/{name}"
+        lines_with_ends(old), lines_with_ends(new), f"{before}{name}", f"{after}{name}"
     )
     marked = (
         row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows

@@ -31,8 +31,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_edit_is_a_diff_that_applies(cli: Cli, smollm2_bundle: Path, files: Path) -> None:
-    asked = ["suggest", smollm2_bundle, "--edit", "a.py", "--diff", "recent.diff"]
+@pytest.mark.parametrize("absolute", [False, True])
+def test_the_edit_is_a_diff_that_applies(
+    cli: Cli, smollm2_bundle: Path, files: Path, absolute: bool
+) -> None:
+    path = files / "a.py" if absolute else "a.py"
+    asked = ["suggest", smollm2_bundle, "--edit", path, "--diff", "recent.diff"]
     asked += ["--min-edit-probability", 0]
     edit = cli(*asked, "--json").json["edit"]
     expected = NOW[: edit["start"]] + edit["text"] + NOW[edit["end"] :]
