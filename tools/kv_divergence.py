@@ -3,12 +3,14 @@
 python tools/kv_divergence.py float16.edgedec k5v4.edgedec text.txt --tokens 2048
 python tools/kv_divergence.py float16.edgedec k5v4.edgedec text.txt --tokens 16384 --needles 10
 
-With ``--needles``, numbers are hidden in the text, evenly spaced, and then asked for.
+With ``--needles``, numbers are hidden in the text, evenly spaced, and then asked for. With
+``--gguf``, llama.cpp reads the text, too: its KV cache of q4_0 against its own of float16.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +81,35 @@ def read(
         return Reading(np.concatenate(scored), mb, n_found)
 
 
+def read_with_llama_cpp(
+    gguf: Path, kv_type: str, tokens: Sequence[int], n_scored: int, n_rows: int
+) -> Float64:
+    """Returns what llama.cpp predicts after the last ``n_scored`` tokens, as `read` does."""
+    import llama_cpp  # of the extra `peers`
+
+    from edgedec.apps.peers.ggml_adapter import Context
+
+    spec = {
+        "runtime": "llama.cpp",
+        "context": len(tokens) + 64,
+        "threads": os.cpu_count() or 1,
+        "kv_type": getattr(llama_cpp, f"GGML_TYPE_{kv_type.upper()}"),
+    }
+    llama_cpp.llama_backend_init()
+    context = Context(llama_cpp, str(gguf), spec)
+    n_rows = min(n_rows, 512)  # of its largest batch
+    first = len(tokens) - n_scored
+    for begin in range(0, first, n_rows):
+        context.feed(list(tokens[begin : min(begin + n_rows, first)]), logits_from=n_rows)
+    scored = []
+    for begin in range(first, len(tokens), n_rows):
+        part = list(tokens[begin : begin + n_rows])
+        context.feed(part, logits_from=0)
+        rows = np.stack([context.logits(row) for row in range(len(part))])
+        scored.append(log_softmax(rows.astype(np.float64)))
+    return np.concatenate(scored)
+
+
 def is_answered(sequence: TokenSequence, question: Question) -> bool:
     """Returns whether greedy decoding gives the answer; leaves the sequence as it was."""
     n_before = sequence.n_tokens
@@ -130,6 +161,7 @@ def main() -> None:
     parser.add_argument("--scored", type=int, default=256, help="of those, the last that count")
     parser.add_argument("--rows", type=int, default=256, help="tokens of a pass")
     parser.add_argument("--needles", type=int, default=0, help=f"hidden, up to {len(NAMES)}")
+    parser.add_argument("--gguf", type=Path, help="the same model, for llama.cpp")
     options = parser.parse_args()
     with edgedec.load(options.exact) as engine:
         text = options.text.read_text(encoding="utf-8")[: 10 * options.tokens]
@@ -146,15 +178,29 @@ def main() -> None:
     )
     for bundle in options.smaller:
         reading = read(bundle, tokens, options.scored, options.rows, questions)
-        other = reading.log_probabilities
-        divergence = (np.exp(exact) * (exact - other)).sum(axis=-1)
         print(
-            f"{bundle.name}: {reading.mb:.1f} MB, KL {divergence.mean():.5f} nats, largest "
-            f"{divergence.max():.3f}, perplexity {perplexity(other, following):.2f}, same first "
-            f"choice {np.mean(exact.argmax(axis=-1) == other.argmax(axis=-1)):.1%}"
+            f"{bundle.name}: {reading.mb:.1f} MB, "
+            + difference(exact, reading.log_probabilities, following)
             + numbers_found(reading, questions),
             flush=True,
         )
+    if options.gguf is not None:
+        exact, other = (
+            read_with_llama_cpp(options.gguf, kind, tokens, options.scored, options.rows)
+            for kind in ("f16", "q4_0")
+        )
+        print(f"llama.cpp, f16: perplexity {perplexity(exact, following):.2f}")
+        print(f"llama.cpp, q4_0: {difference(exact, other, following)}")
+
+
+def difference(exact: Float64, other: Float64, following: Sequence[int]) -> str:
+    """Returns in words how far ``other`` is from ``exact``, both log-probabilities."""
+    divergence = (np.exp(exact) * (exact - other)).sum(axis=-1)
+    same = np.mean(exact.argmax(axis=-1) == other.argmax(axis=-1))
+    return (
+        f"KL {divergence.mean():.5f} nats, largest {divergence.max():.3f}, perplexity "
+        f"{perplexity(other, following):.2f}, same first choice {same:.1%}"
+    )
 
 
 def numbers_found(reading: Reading, questions: Sequence[Question]) -> str:

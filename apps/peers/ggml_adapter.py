@@ -23,7 +23,8 @@ _NGRAM_SIZES = (3, 2)  # single tokens repeat too often to be worth a row
 class Context:
     """A GGUF file in a context of its own. n_texts: that it holds, each as long as ``spec`` says.
 
-    model: the file where it was loaded already.
+    model: the file where it was loaded already. ``kv_type`` in ``spec``: of the KV cache, as ggml
+    counts types.
     """
 
     def __init__(
@@ -114,6 +115,9 @@ class Context:
         params.n_ubatch = _UBATCH
         params.n_threads = params.n_threads_batch = spec["threads"]
         params.offload_kqv = False
+        if "kv_type" in spec:
+            params.type_k = params.type_v = spec["kv_type"]
+            params.flash_attn_type = 1  # others have no quantised values
         return params
 
 

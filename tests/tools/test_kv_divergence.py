@@ -65,3 +65,24 @@ def test_a_text_that_is_too_short_is_refused(smollm2_bundle: Path, tmp_path: Pat
     )
     assert result.returncode == 2
     assert "tokens, expected 2048" in result.stderr
+
+
+@pytest.mark.models
+def test_llama_cpp_reads_the_same_text(
+    smollm2_bundle: Path, smollm2_gguf: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
+    text = tmp_path / "text.txt"
+    text.write_text("The red kite is a bird of prey. It lives where woods and meadows are. " * 20)
+    files = [smollm2_bundle, smollm2_bundle, text, "--gguf", smollm2_gguf]
+    printed = subprocess.run(
+        [sys.executable, SCRIPT, *files, "--tokens", "200", "--scored", "100", "--rows", "64"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    ours, theirs = re.findall(r"(?:MB|f16:?),? perplexity ([\d.]+)", printed)
+    # Both multiply by activations of 8 bits.
+    assert float(theirs) == pytest.approx(float(ours), rel=0.03)
+    (divergence,) = re.findall(r"q4_0: KL ([\d.]+) nats", printed)
+    assert float(divergence) > 0.001
