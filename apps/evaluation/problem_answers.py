@@ -38,6 +38,7 @@ class Answers:
     prompts: Sequence[list[int]]
     engines: Engines
     _shared: tuple[object, BestOf, float] | None = None
+    _are_prompts_shared: bool = False
     _is_over: Event = field(default_factory=Event)
 
     @property
@@ -66,21 +67,26 @@ class Answers:
             return 1
         if n_requested is None and len(settings) > 1:
             return 1
-        return min(
+        n_at_once = min(
             announced_n_at_once(n_requested, self.engines.of(setting)) for setting in settings
         )
+        # Settings are compared on what each computes of all prompts.
+        self._are_prompts_shared = n_at_once > 1 and len(settings) == 1
+        return n_at_once
 
     def stop(self) -> None:
         """Has all answers end after their next piece."""
         self._is_over.set()
 
     def take(self, setting: Setting, index: int) -> Sample:
-        """Returns how a problem was answered and judged, the KV cache empty before."""
+        """Returns how a problem was answered and judged; KV caches are empty before, or shared."""
         problem, engine = self.problems[index], self.engines.of(setting)
         request = self.task.request(engine, problem, setting.request)
-        # Answers at the same time use nothing of each other's prompts either.
-        request = replace(request, prefix_group=problem.name, priority=BATCH)
-        engine.forget_prompts()
+        request = replace(request, priority=BATCH)
+        if not self._are_prompts_shared:
+            # Answers at the same time use nothing of each other's prompts either.
+            request = replace(request, prefix_group=problem.name)
+            engine.forget_prompts()
         metrics: dict[str, float] = {}
         if setting.tries is None:
             started_s = time.perf_counter()

@@ -4,7 +4,7 @@ Settings that draft or switch have an engine each, so that none finds in its dra
 model what another one just wrote; they keep what they learn from problem to problem, as in use. The
 KV cache of the target model is empty before every sample. The order of the settings turns around
 from problem to problem. Where several problems are answered at a time, settings come one after the
-other, each over all problems.
+other, each over all problems; a single setting computes what prompts begin with in common once.
 """
 
 from __future__ import annotations

@@ -110,6 +110,17 @@ def test_several_problems_at_a_time(
     assert "--parallel is 1000, but a pass of this bundle holds at most" in refused.err
 
 
+def test_one_setting_computes_common_beginnings_once(
+    cli: Cli, small_bundle: Path, tmp_path: Path
+) -> None:
+    data = write(tmp_path / "many.jsonl", *MATHS * 3)
+    command = ["eval", small_bundle, "--task", "gsm8k", "--data", data, "-n", 8, "--json"]
+    alone, beside = (cli(*command, "--parallel", n).json["samples"] for n in (1, 2))
+    assert [s["answer"] for s in beside] == [s["answer"] for s in alone]
+    reused = [sum(s["stats"]["n_reused_tokens"] for s in some) for some in (alone, beside)]
+    assert reused[0] == 0 < reused[1]
+
+
 def test_programs_are_written_and_judged(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
     data = write(tmp_path / "code.jsonl", CODE)
     command = ["eval", small_bundle, "--task", "human_eval", "--data", data, "--json"]
