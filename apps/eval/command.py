@@ -79,12 +79,13 @@ def evaluate(
     """Measure how good answers are, and how long they take.
 
     Tasks: human_eval (pass@1), gsm8k (exact answer), infill (tests pass, exact match), json_schema
-    (valid JSON), refusal (of your requests) and perplexity (of a text, in windows). Decoding
-    is greedy unless you pass sampling options. The limit of new tokens depends on the task. Several
-    settings are compared over the same problems. Ctrl-C keeps the results so far (exit code 130);
-    with -o, the same command resumes. For other benchmarks, such as MMLU, there is
-    `python -m edgedec.apps.evaluation.harness --model edgedec --model_args bundle=BUNDLE --tasks
-    NAME` (extra `harness`).
+    (valid JSON), refusal (of your requests), perplexity (of a text, in windows) and compressed
+    (what fewer bits cost, on questions of its own). Decoding is greedy unless you pass sampling
+    options. The limit of new tokens depends on the task. Several settings are compared over the
+    same problems. Ctrl-C keeps the results so far (exit code 130); with -o, the same command
+    resumes. For other benchmarks, such as MMLU, there is `python -m
+    edgedec.apps.evaluation.harness --model edgedec --model_args bundle=BUNDLE --tasks NAME` (extra
+    `harness`).
 
     Generated programs run in a process of their own, with limits on time, memory and output. On
     Linux (x86-64 and ARM64) they cannot write, start processes, signal others or use the network.

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from edgedec import __version__
+from edgedec.apps.evaluation.compressed import QUESTIONS, Compressed, CompressedAnswers
 from edgedec.apps.evaluation.frontier import DRAFT_ALONE, GRID, references_of
 from edgedec.apps.evaluation.gsm8k import Gsm8k
 from edgedec.apps.evaluation.human_eval import HumanEval
@@ -66,6 +67,7 @@ class TaskName(StrEnum):
     PERPLEXITY = "perplexity"
     JSON_SCHEMA = "json_schema"
     REFUSAL = "refusal"
+    COMPRESSED = "compressed"
 
 
 _MAX_NEW_TOKENS = {
@@ -74,6 +76,7 @@ _MAX_NEW_TOKENS = {
     TaskName.INFILL: 128,
     TaskName.JSON_SCHEMA: 512,
     TaskName.REFUSAL: 64,
+    TaskName.COMPRESSED: 64,
 }
 
 
@@ -83,12 +86,16 @@ class TaskOptions:
 
     task: Annotated[
         TaskName | None,
-        typer.Option(metavar="TASK", help=f"What to evaluate: {', '.join(TaskName)}."),
+        typer.Option(
+            "--task", "--suite", metavar="TASK", help=f"What to evaluate: {', '.join(TaskName)}."
+        ),
     ] = None
     data: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Problems, one JSON object per line; a text for perplexity."
+            metavar="FILE",
+            help="Problems, one JSON object per line; a text for perplexity. The task compressed "
+            "has its own.",
         ),
     ] = None
     limit: Annotated[
@@ -296,7 +303,8 @@ def make_job(
     request: options.RequestOptions,
 ) -> EvaluationJob:
     """Returns the evaluation that the options name; ConfigError if they name none."""
-    if what.task is None or what.data is None:
+    data = QUESTIONS if what.data is None and what.task is TaskName.COMPRESSED else what.data
+    if what.task is None or data is None:
         raise typer.BadParameter("expected --task and --data with BUNDLE")
     chosen = _chosen(what, request)
     is_read = what.task is TaskName.PERPLEXITY
@@ -317,7 +325,7 @@ def make_job(
     swept = chosen or list(GRID)
     texts = [*references_of(swept), *swept] if what.frontier else chosen or [default]
     requests = make_requests(base_request, [*texts, *map(str, tries)])
-    job = EvaluationJob(bundle, manifest, what.task, what.data, what, loading, requests)
+    job = EvaluationJob(bundle, manifest, what.task, data, what, loading, requests)
     if PRUNED in requests:
         _ = job.n_kept
     if DRAFT_ALONE in requests or any(request.switch for request in requests.values()):
@@ -383,6 +391,7 @@ def make_work(job: EvaluationJob, stack: ExitStack) -> tuple[Work, str]:
         TaskName.GSM8K: Gsm8k(is_chat=True),
         TaskName.INFILL: Infill(job.limits),
         TaskName.REFUSAL: Refusal(is_chat=True),
+        TaskName.COMPRESSED: Compressed(is_chat=True),
     }
     task = tasks[job.task]
     problems = read_problems(job.data, task.keys, job.what.limit)
@@ -407,7 +416,8 @@ def make_work(job: EvaluationJob, stack: ExitStack) -> tuple[Work, str]:
         )
     context = min(job.context, needed + _DRAFT_ROOM)
     engines = Engines(lambda models: job.open(models, context), stack)
-    return Answers(task, problems, prompts, engines), how
+    answers = CompressedAnswers if job.task is TaskName.COMPRESSED else Answers
+    return answers(task, problems, prompts, engines), how
 
 
 def _raw(job: EvaluationJob) -> Task:
@@ -415,6 +425,8 @@ def _raw(job: EvaluationJob) -> Task:
         return Gsm8k(is_chat=False)
     if job.task is TaskName.REFUSAL:
         return Refusal(is_chat=False)
+    if job.task is TaskName.COMPRESSED:
+        return Compressed(is_chat=False)
     return HumanEval(is_chat=False, limits=job.limits)
 
 

@@ -153,7 +153,11 @@ def _comparison(
     metric: Metric,
 ) -> Row:
     """Returns what changes from the first setting to another, over the samples both have."""
-    names = [name for name in first_samples if name in other_samples]
+    names = [
+        name
+        for name, sample in first_samples.items()
+        if name in other_samples and metric.key in sample.metrics
+    ]
     firsts = [first_samples[name] for name in names]
     others = [other_samples[name] for name in names]
     sign = -1.0 if metric.is_lower_better else 1.0

@@ -38,12 +38,13 @@ def measured_answers(document: dict[str, Any]) -> RunMeasurement | None:
 
 def _quantities(label: str, task: str, samples: list[dict[str, Any]]) -> list[Quantity]:
     ordered = sorted(samples, key=lambda sample: str(sample["name"]))
-    weights = tuple(sample["weight"] for sample in ordered)
     quantities = [Quantity(label, "time", "ms", True, tuple(1000 * s["seconds"] for s in ordered))]
     for metric in METRICS[task]:
-        if metric.name != "perplexity":  # the same values as bits per token
+        having = [sample for sample in ordered if metric.key in sample["metrics"]]
+        if having and metric.name != "perplexity":  # the same values as bits per token
             unit = "share" if metric.is_share else "bits"
-            values = tuple(metric.of(s["metrics"][metric.key]) for s in ordered)
+            values = tuple(metric.of(sample["metrics"][metric.key]) for sample in having)
+            weights = tuple(sample["weight"] for sample in having)
             quantities.append(
                 Quantity(label, metric.name, unit, metric.is_lower_better, values, weights=weights)
             )

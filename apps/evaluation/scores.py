@@ -11,7 +11,6 @@ import numpy as np
 from edgedec.apps.evaluation.samples import Sample
 from edgedec.apps.evaluation.tasks import Metric
 from edgedec.apps.measuring.intervals import Float64, Interval, bootstrap
-from edgedec.models.errors import ConfigError
 
 Fields = dict[str, float] | None
 """An interval, JSON-ready; None where there is no value."""
@@ -20,17 +19,11 @@ Fields = dict[str, float] | None
 def columns_of(samples: Sequence[Sample], metric: Metric) -> Float64:
     """Returns weighted values and weights; the ratio of their means is the weighted mean.
 
-    Shapes: [2, samples].
-
-    Raises:
-        ConfigError: A sample is of another task.
+    Samples without the metric have no weight. Shapes: [2, samples].
     """
-    try:
-        values = [sample.metrics[metric.key] for sample in samples]
-    except KeyError:
-        raise ConfigError(f"a sample lacks {metric.key!r}: it is of another task") from None
-    weights = np.array([sample.weight for sample in samples], np.float64)
-    return np.stack([np.array(values, np.float64) * weights, weights])
+    values = np.array([sample.metrics.get(metric.key, 0.0) for sample in samples], np.float64)
+    weights = [sample.weight * (metric.key in sample.metrics) for sample in samples]
+    return np.stack([values * weights, np.array(weights, np.float64)])
 
 
 def score_of(metric: Metric) -> Callable[[Any], Any]:

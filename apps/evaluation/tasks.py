@@ -36,6 +36,14 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "infill": (Metric("tests pass", "passed"), Metric("exact match", "exact")),
     "json_schema": (Metric("valid", "valid"), Metric("compiled", "compiled")),
     "refusal": (Metric("refused", "refused"),),
+    "compressed": (
+        Metric("right", "right"),
+        Metric("knowledge", "knowledge"),
+        Metric("retrieval", "retrieval"),
+        Metric("instruction", "instruction"),
+        Metric("overconfidence", "overconfidence", is_lower_better=True),
+        Metric("stereotypes", "stereotype", is_lower_better=True),
+    ),
     "perplexity": (
         Metric("bits per token", "nats", lambda nats: nats / math.log(2), True, False),
         Metric("perplexity", "nats", lambda nats: math.e**nats, True, False),
