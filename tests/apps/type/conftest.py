@@ -432,6 +432,14 @@ class Window:
 
     def close(self) -> None:
         self.process.terminate()
+        self._wait_for_end()
+
+    def kill(self) -> None:
+        """Ends an application that may not listen any more, and all that it started."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self._wait_for_end()
+
+    def _wait_for_end(self) -> None:
         self.process.wait(PATIENCE_S)
         wait_for(lambda: not self.desktop.session_of(self.number), f"the end of {self.toolkit}")
 

@@ -3,8 +3,10 @@
 python -m tests.apps.type.random_hour BUNDLE [--seconds 3600] [--log FILE]
 
 Each seed is an episode in three applications, first without `edgedec type`, then with it. It has
-no key that takes a suggestion. Every difference is printed. With --log it goes on with the seed
-after the last one in FILE.
+no key that takes a suggestion. Every difference is printed, and an application that takes no key
+any more is one if `edgedec type` runs. If it does not run, the episode is thrown away and counted.
+Fresh applications follow either. With --log it goes on with the seed after the last one in FILE,
+and a picture of the screen at that moment lies beside it.
 """
 
 from __future__ import annotations
@@ -58,7 +60,11 @@ class Burst:
 
 @dataclass
 class Counts:
-    """What happened in an episode. ghosts: keys and ends of bursts that saw a suggestion."""
+    """What happened in an episode.
+
+    ghosts: keys and ends of bursts that saw a suggestion. thrown_away: 1 if an application took no
+    key any more without us.
+    """
 
     seed: int
     keys: int = 0
@@ -67,6 +73,7 @@ class Counts:
     kills: int = 0
     ghosts: int = 0
     differences: int = 0
+    thrown_away: int = 0
     seconds: float = 0.0
 
 
@@ -98,9 +105,40 @@ class Episodes:
     """Three applications on one desktop."""
 
     def __init__(self, desktop: Desktop, bundle: Path, applications: list[str]) -> None:
-        self._desktop, self._bundle = desktop, bundle
-        self.windows = [
-            (Page if name in BROWSERS else Window)(desktop, name) for name in applications
+        self._desktop, self._bundle, self._applications = desktop, bundle, applications
+        self.windows = self._open()
+
+    def compare(self, bursts: list[Burst], counts: Counts, picture: Path | None) -> None:
+        """Plays an episode without us and with us; counts differences.
+
+        picture: file for the screen if an application takes no key any more.
+        """
+        without = self._played(bursts, False, Counts(counts.seed), picture)
+        if without is None:
+            counts.thrown_away = 1
+            return
+        with_us = self._played(bursts, True, counts, picture)
+        counts.differences = differences(bursts, without, with_us) if with_us else 1
+
+    def _played(
+        self, bursts: list[Burst], is_suggesting: bool, counts: Counts, picture: Path | None
+    ) -> list[list[str]] | None:
+        """Returns what `play` does; None, and applications are fresh ones, if keys are lost."""
+        try:
+            return self.play(bursts, is_suggesting, counts)
+        except AssertionError as error:
+            print(f"{error}; with us: {is_suggesting}", flush=True)
+        if picture:
+            self._desktop.picture().save(picture)
+        for window in self.windows:
+            window.kill()
+        self.windows = self._open()
+        return None
+
+    def _open(self) -> list[Window]:
+        return [
+            (Page if name in BROWSERS else Window)(self._desktop, name)
+            for name in self._applications
         ]
 
     def play(self, bursts: list[Burst], is_suggesting: bool, counts: Counts) -> list[list[str]]:
@@ -202,10 +240,9 @@ def main() -> None:
             start_s = time.monotonic()
             while time.monotonic() - start_s < options.seconds:
                 bursts, began_s = bursts_of(seed, len(episodes.windows)), time.monotonic()
-                without = episodes.play(bursts, False, Counts(seed))
                 counts = Counts(seed)
-                with_us = episodes.play(bursts, True, counts)
-                counts.differences = differences(bursts, without, with_us)
+                picture = options.log and options.log.with_suffix(f".{seed}.png")
+                episodes.compare(bursts, counts, picture)
                 counts.seconds = round(time.monotonic() - began_s, 1)
                 n_different += counts.differences
                 line = json.dumps(asdict(counts))
