@@ -31,6 +31,8 @@ PASSAGE = (
 
 KEY_S, IDLE_S = 0.2, 30.0
 N_CORES = 2
+OURS, ITS_OWN = "edgedec", "xkb:us::eng"
+"""Engines of IBus; its own hands back each key."""
 
 
 class GhostWatch:
@@ -101,17 +103,25 @@ def busy_cores() -> Iterator[None]:
         loop.wait()
 
 
+def choose_engine(desktop: Desktop, engine: str) -> None:
+    desktop.output("ibus", "engine", engine)
+    wait_for(lambda: desktop.output("ibus", "engine").decode().strip() == engine, engine)
+
+
 def added_delay(desktop: Desktop, window: Window) -> dict[str, list[float]]:
-    """Returns milliseconds from key to text, with us and without IBus, while the cores are busy."""
+    """Returns milliseconds from key to text while the cores are busy: with us, and without."""
     plain = Window(desktop, "gtk3", GTK_IM_MODULE="gtk-im-context-simple")
-    windows = {"edgedec": window, "no IBus": plain}
-    delays: dict[str, list[float]] = {name: [] for name in windows}
+    ways = {"edgedec": (window, OURS), "IBus alone": (window, ITS_OWN), "no IBus": (plain, OURS)}
+    delays: dict[str, list[float]] = {name: [] for name in ways}
     with busy_cores():
-        for name in list(windows) * 2:
-            desktop.activate(windows[name].number)
-            wait_for(lambda name=name: desktop.front() == windows[name].number, name)
-            windows[name].clear()
-            delays[name] += key_to_text(windows[name])
+        for name in list(ways) * 2:
+            used_window, engine = ways[name]
+            choose_engine(desktop, engine)
+            desktop.activate(used_window.number)
+            wait_for(lambda used_window=used_window: desktop.front() == used_window.number, name)
+            used_window.clear()
+            delays[name] += key_to_text(used_window)
+    choose_engine(desktop, OURS)
     return delays
 
 
