@@ -11,6 +11,8 @@ from typing import Any
 _WORKER = ("-m", "edgedec.apps.typing.model_worker")
 _LINE_BYTES = 1 << 20
 _RESTART_S = 5.0
+_LATER_S = 0.003
+"""After a key, so that on a busy machine the application has the key before the model computes."""
 
 OnOffer = Callable[[str, bool], None]
 OnOthers = Callable[[Sequence[str]], None]
@@ -39,6 +41,8 @@ class ModelProcess:
         self._input: asyncio.StreamWriter | None = None
         self._number = 0  # of the worker's autocompleter; 0: there is none yet
         self._version = 0  # of the latest update
+        self._text = "", ""  # that the latest update is about
+        self._waiting: asyncio.TimerHandle | None = None  # that update, which was not asked yet
 
     @property
     def is_serving(self) -> bool:
@@ -53,21 +57,24 @@ class ModelProcess:
             await asyncio.sleep(_RESTART_S)
 
     def update(self, before: str, after: str) -> None:
-        """Asks for a continuation of a text."""
+        """Asks for a continuation of a text, in a moment, and only if no other text follows."""
         if not self._number:
             return
-        self._version += 1
-        document = {"text": before + after, "cursor": len(before), "name": "text"}
-        request = self._version
-        self._ask("update", number=self._number, request=request, document=document)
+        self._give_up()
+        self._text = before, after
+        self._waiting = asyncio.get_running_loop().call_later(_LATER_S, self._update)
 
     def alternatives(self) -> None:
         """Asks for other continuations of the latest text."""
+        if self._waiting is not None:
+            self._give_up()
+            self._update()
         if self._number:
             self._ask("alternatives", number=self._number, request=self._version)
 
     def pause(self) -> None:
         """Nobody wants what was asked for last."""
+        self._give_up()
         if self._number:
             self._ask("pause", number=self._number)
 
@@ -76,6 +83,19 @@ class ModelProcess:
         self._source, self._typing = source, typing
         if self._input is not None:
             self._ask("follow", source=self._source, typing=typing, edits="", is_anew=False)
+
+    def _update(self) -> None:
+        self._waiting = None
+        self._version += 1  # as the worker counts
+        before, after = self._text
+        document = {"text": before + after, "cursor": len(before), "name": "text"}
+        self._ask("update", number=self._number, request=self._version, document=document)
+
+    def _give_up(self) -> None:
+        """Forgets an update that was not asked yet."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
     async def _run_once(self) -> None:
         process = await asyncio.create_subprocess_exec(
@@ -94,12 +114,14 @@ class ModelProcess:
                 self._hear(json.loads(line))
         finally:
             self._input, self._number = None, 0
+            self._give_up()
             process.stdin.close()  # which ends it
             await process.wait()
 
     def _hear(self, event: dict[str, Any]) -> None:
         match event.pop("tell"):
             case "serving":
+                self._give_up()  # it was for the one before
                 old, self._number, self._version = self._number, event["number"], 0
                 if old:
                     self._ask("release", number=old)
@@ -113,7 +135,8 @@ class ModelProcess:
                 self._on_remark(event["reason"])
 
     def _is_latest(self, event: dict[str, Any], version: int) -> bool:
-        return (event["number"], version) == (self._number, self._version)
+        is_last = (event["number"], version) == (self._number, self._version)
+        return is_last and self._waiting is None
 
     def _ask(self, what: str, **arguments: object) -> None:
         if self._input is not None:

@@ -45,6 +45,7 @@ class Connection:
         self._taken = b""  # of a long message
         self._unsent: bytearray | None = None  # while a message is being answered
         self._replies: dict[int, Message | None] = {}
+        self._later: list[Callable[[], None]] = []
         self.is_open = True
 
     def fileno(self) -> int:
@@ -70,6 +71,10 @@ class Connection:
             self._unsent += raw
         return self._serial
 
+    def after_answer(self, function: Callable[[], None]) -> None:
+        """Calls ``function`` once the answer that is being made has left, before the next one."""
+        self._later.append(function)
+
     def handle(self, answer: Answer) -> None:
         """Answers all calls that have arrived; `is_open` tells whether IBus still runs.
 
@@ -82,6 +87,8 @@ class Connection:
                     self._taken = b""
                 else:
                     self._socket.recv(len(raw))
+                while self._later:
+                    self._later.pop(0)()
         except ConnectionError:
             self.is_open = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from dbus_fast import Message, Variant
@@ -127,7 +128,7 @@ class Engine:
             return True
         if self._suggestions.takes(key):
             return True
-        self._follow(key)
+        self._bus.after_answer(partial(self._follow, key))  # for which the application waits
         return False
 
     def _follow(self, key: Key) -> None:

@@ -67,6 +67,19 @@ def test_a_successor_answers_what_a_fault_left(ends: tuple[Connection, socket.so
     assert answered(daemon) == keys[1:]
 
 
+def test_what_no_answer_needs_waits_for_it(ends: tuple[Connection, socket.socket]) -> None:
+    daemon, ours = ends
+    keys = [daemon.send(key(character)) for character in "ab"]
+    connection, had = Connection(ours, 1), list[list[int]]()
+
+    def answer(message: Message) -> Message:
+        connection.after_answer(lambda: had.append(answered(daemon)))
+        return messages.answer(message)
+
+    connection.handle(answer)
+    assert had == [keys[:1], keys[1:]]
+
+
 def test_long_messages(ends: tuple[Connection, socket.socket]) -> None:
     daemon, ours = ends
     connection, texts = Connection(ours, 1), list[str]()

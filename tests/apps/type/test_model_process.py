@@ -44,6 +44,7 @@ async def converse(bundle: Path) -> tuple[list[tuple[str, bool]], list[str], lis
         async with asyncio.timeout(DEADLINE_S):
             while not model.is_serving:
                 await asyncio.sleep(0.02)
+            model.update("It is", "")  # of which nobody hears: a key follows at once
             model.update("The capital of France is", "")
             await is_done.wait()
             model.alternatives()
@@ -60,3 +61,32 @@ def test_the_worker_offers_and_has_other_continuations(smollm2_bundle: Path) -> 
     assert "Paris" in offers[-1][0]
     assert others
     assert remarks == [f"suggestions come from {smollm2_bundle}"]  # and it did not end
+
+
+class Asking(ModelProcess):
+    """Notes what its worker would be asked."""
+
+    def __init__(self) -> None:
+        super().__init__({}, {}, lambda *_: None, lambda *_: None, lambda *_: None)
+        self._number = 1
+        self.asked: list[str] = []
+
+    def _ask(self, what: str, **arguments: object) -> None:
+        document = arguments.get("document")
+        self.asked.append(str(document["text"]) if isinstance(document, dict) else what)
+
+
+def test_keys_that_follow_at_once_are_asked_about_together() -> None:
+    async def ask() -> list[str]:
+        model = Asking()
+        model.update("a", "")
+        model.pause()
+        model.update("a", "")
+        model.update("ab", "")
+        model.alternatives()
+        model.update("abc", "")
+        while "abc" not in model.asked:
+            await asyncio.sleep(0.001)
+        return model.asked
+
+    assert asyncio.run(ask()) == ["pause", "ab", "alternatives", "abc"]
