@@ -81,9 +81,9 @@ async def suggest_everywhere(
     follow_clicks(service.clicked)
     try:
         await service.wait()
-        service.close()
+        await service.close()
     except asyncio.CancelledError:
-        service.close()
+        await service.close()
         raise
     finally:
         running.cancel()

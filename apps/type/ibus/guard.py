@@ -28,10 +28,17 @@ _ANSWERING = ("-m", "edgedec.apps.type.program")
 _AGAIN_S = 1.0
 """After a process has ended, or IBus, how long until it is tried again."""
 
+_N_TRIES = 12
+"""Of a start while another one, whose guard was killed, still answers keys."""
+
 _NO_IBUS = (
     "IBus does not run in this session: start it with `ibus-daemon --daemonize --xim` and log in "
     "again if applications do not use it"
 )
+
+
+class RunsAlreadyError(ConfigError):
+    """Another process has our name in this session."""
 
 
 async def guard(arguments: dict[str, Any], version: str) -> NoReturn:
@@ -43,7 +50,7 @@ async def guard(arguments: dict[str, Any], version: str) -> NoReturn:
         ConfigError: IBus does not run.
         SystemExit: Keys cannot be answered; the other process has said why.
     """
-    connection = connected(version)
+    connection = await _first_connection(version)
     while True:
         await Guard(connection, arguments).run()
         note("IBus ended; waiting for it to start again")
@@ -72,7 +79,8 @@ def connected(version: str) -> Connection:
     """Returns a connection to IBus that has our engine registered.
 
     Raises:
-        ConfigError: IBus does not run, refuses, or has our engine from another process.
+        RunsAlreadyError: IBus has our engine from another process.
+        ConfigError: IBus does not run, or refuses.
     """
     connection = connect(find_address())
     bus = {"destination": messages.BUS, "path": messages.BUS_PATH, "interface": messages.BUS}
@@ -81,10 +89,19 @@ def connected(version: str) -> Connection:
         member="RequestName", signature="su", body=[messages.BUS_NAME, messages.AT_ONCE], **bus
     )
     if connection.ask(request, messages.answer).body != [messages.IS_OURS]:
-        raise ConfigError("edgedec type runs already in this session: end that one first")
+        raise RunsAlreadyError("edgedec type runs already in this session: end that one first")
     described = messages.call("RegisterComponent", "v", messages.component(version))
     connection.ask(described, messages.answer)
     return connection
+
+
+async def _first_connection(version: str) -> Connection:
+    """Returns what `connected` does. One before us may be about to end."""
+    for _ in range(_N_TRIES):
+        with suppress(RunsAlreadyError):
+            return connected(version)
+        await asyncio.sleep(_AGAIN_S)
+    return connected(version)
 
 
 async def _connected_again(version: str) -> Connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -29,6 +30,12 @@ _PLAIN_ENGINE = "xkb:us::eng"
 _LOOK_S, _N_LOOKS = 1.0, 30
 """How often it is looked whether a desktop that starts has chosen its engine."""
 
+_PAUSE_S = 0.5
+"""Without a key, after which another engine is chosen in the end."""
+
+_PATIENCE_S = 10.0
+"""How long that pause is waited for."""
+
 MakeEngine = Callable[[Connection, str], Engine]
 
 
@@ -38,10 +45,14 @@ class Service:
     Args:
         make_engine: Makes an `Engine` of a connection and a path.
         guarded: Our end of what the guard gave us.
+        pause_s: without a key, before another engine is chosen in the end.
     """
 
-    def __init__(self, make_engine: MakeEngine, guarded: Guarded) -> None:
-        self._make_engine, self._guarded = make_engine, guarded
+    def __init__(
+        self, make_engine: MakeEngine, guarded: Guarded, pause_s: float = _PAUSE_S
+    ) -> None:
+        self._make_engine, self._guarded, self._pause_s = make_engine, guarded, pause_s
+        self._key_s = float("-inf")  # when the latest key came
         self._connection = guarded.connection
         self._engines: dict[str, Engine] = {}
         self._ended: asyncio.Future[None] | None = None
@@ -72,9 +83,17 @@ class Service:
         assert self._ended is not None
         await self._ended
 
-    def close(self) -> None:
-        """Chooses the engine that was chosen before, and answers what came until then."""
-        self._end()
+    async def close(self) -> None:
+        """Chooses the engine that was chosen before, and answers what came until then.
+
+        That waits for a pause: keys that IBus gives to the other engine may overtake ours.
+        """
+        end_s = time.monotonic() + _PATIENCE_S
+        while self._connection.is_open and time.monotonic() < min(
+            self._key_s + self._pause_s, end_s
+        ):
+            await asyncio.sleep(self._pause_s / 10)
+        asyncio.get_running_loop().remove_reader(self._connection.fileno())
         with suppress(ConfigError):
             if self._connection.is_open:
                 choose_again(self._connection, self._guarded.before, self._answer)
@@ -110,14 +129,17 @@ class Service:
     def _end(self) -> None:
         assert self._ended is not None
         loop = asyncio.get_running_loop()
-        for number in (self._connection.fileno(), self._guarded.fileno()):
-            loop.remove_reader(number)
+        loop.remove_reader(self._guarded.fileno())
+        if not self._connection.is_open:
+            loop.remove_reader(self._connection.fileno())
         if not self._ended.done():
             self._ended.set_result(None)
 
     def _answer(self, message: Message) -> Message:
         if is_state(message):
             self._guarded.remember(message)
+        if message.member == "ProcessKeyEvent":
+            self._key_s = time.monotonic()
         return messages.answer(message, self._call(message))
 
     def _call(self, message: Message) -> bool:
