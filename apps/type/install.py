@@ -51,7 +51,10 @@ _COMPONENT = """<?xml version="1.0" encoding="utf-8"?>
 </component>
 """
 
-_ENVIRONMENT = "IBUS_COMPONENT_PATH={folder}:/usr/share/ibus/component\n"
+_ENVIRONMENT = """IBUS_COMPONENT_PATH={folder}:/usr/share/ibus/component
+IBUS_ENABLE_SYNC_MODE=1
+"""
+"""The latter for GTK 4, which mixes up keys that are typed fast."""
 
 _SOURCES = (
     ("org.gnome.desktop.input-sources", "sources", ("ibus", "edgedec")),

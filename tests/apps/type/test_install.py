@@ -41,6 +41,8 @@ def test_install_and_uninstall(tmp_path: Path, small_bundle: Path) -> None:
     assert all(str(tmp_path / name) in done for name in written)
     starter = next(tmp_path / n for n in written if n.endswith((".service", ".desktop")))
     assert f"-m edgedec type {small_bundle} --threads 1" in starter.read_text()
+    (environment,) = tmp_path.glob(".config/environment.d/*edgedec*.conf")
+    assert "IBUS_ENABLE_SYNC_MODE=1" in environment.read_text().splitlines()
     assert "installed: " in run(tmp_path, *EDGEDEC, "--status")
     run(tmp_path, *EDGEDEC, "--uninstall")
     assert files(tmp_path) == before
