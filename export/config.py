@@ -56,6 +56,33 @@ class DraftModelConfig:
         return self.head_size if self.head_size < vocab_size else 0
 
 
+EXIT_HEAD_SIZE = 16384
+"""Default number of tokens that the head of early exits knows."""
+
+
+@dataclass(frozen=True)
+class ExitConfig:
+    """Early exits of a bundle's target model.
+
+    layers: those that run before each, rising. head_size: tokens that a draft may name, 0 for all;
+    `EXIT_HEAD_SIZE` when None. corpus: as of `DraftModelConfig`.
+    """
+
+    layers: tuple[int, ...]
+    head_size: int | None = None
+    corpus: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.layers or self.layers[0] < 1:
+            raise ConfigError(f"exits are behind the layers {self.layers}, expected 1 or more")
+        _check_corpus(self.corpus)
+
+    def chosen_head_size(self, vocab_size: int) -> int:
+        """Returns how many tokens of ``vocab_size`` drafts may name."""
+        size = EXIT_HEAD_SIZE if self.head_size is None else self.head_size
+        return min(size, vocab_size) if size else vocab_size
+
+
 @dataclass(frozen=True)
 class ExportConfig:
     """One export.
@@ -75,6 +102,7 @@ class ExportConfig:
     calibrate: text on which matrices are quantised.
     target_bits: average bits per weight, for the quantization ``mixed``.
     lora: folders of adapters to merge, with their weights.
+    exit: early exits of the target model.
     head: file of a draft head for the target model.
     has_brought_head: a head of the distribution `edgedec-heads`, or the layer for drafting that
         the checkpoint has, is added if there is one that fits.
@@ -98,6 +126,7 @@ class ExportConfig:
     calibrate: Path | None = None
     target_bits: float | None = None
     lora: tuple[tuple[Path, float], ...] = ()
+    exit: ExitConfig | None = None
     head: Path | None = None
     has_brought_head: bool = True
     triple: str | None = None
@@ -146,7 +175,7 @@ class ExportConfig:
     @property
     def is_free_for_head(self) -> bool:
         """Whether nobody chose how, or that nothing, drafts in the target model's graph."""
-        return self.head is None and self.has_brought_head
+        return self.head is None and self.exit is None and self.has_brought_head
 
     def device_of(self, kind: str) -> DeviceTarget:
         """Returns what the model of this kind is made for."""
@@ -164,9 +193,13 @@ class ExportConfig:
 
 
 def _check_head(config: ExportConfig) -> None:
-    is_usual = (config.device_target, config.compiler or "fused") == ("cpu", "fused")
-    if config.head is not None and not is_usual:
-        raise ConfigError("a draft head needs a fused graph: leave out --target and --compiler")
+    if config.exit is None and config.head is None:
+        return
+    if config.exit is not None and config.head is not None:
+        raise ConfigError("a bundle has early exits or a draft head: leave out --exit or --head")
+    if (config.device_target, config.compiler or "fused") != ("cpu", "fused"):
+        what = "early exits need" if config.exit is not None else "a draft head needs"
+        raise ConfigError(f"{what} a fused graph: leave out --target and --compiler")
 
 
 def _check_corpus(corpus: Path | None) -> None:

@@ -14,6 +14,7 @@ from edgedec.export.checkpoints.draft_layer import why_left_out
 from edgedec.export.checkpoints.lora import Merged
 from edgedec.export.config import ExportConfig
 from edgedec.export.heads.attached import attach_head, attach_published
+from edgedec.export.heads.exits import add_exit
 from edgedec.export.heads.head_file import HeadFile, read_head_file
 from edgedec.export.heads.published import attach_draft_layer
 from edgedec.export.heads.published_heads import read_published_head
@@ -44,6 +45,7 @@ FIRST_DRAFT_PHASES: Phases = (
     ("trim head of draft", trim_head),
 )
 
+EXIT_PHASES: Phases = (("end early", add_exit),)
 HEAD_PHASES: Phases = (("attach head", attach_head),)
 PUBLISHED_PHASES: Phases = (("attach published head", attach_published),)
 DRAFT_LAYER_PHASES: Phases = (("attach draft layer", attach_draft_layer),)
@@ -122,13 +124,14 @@ def _open_target(config: ExportConfig) -> _Making:
             raise
         make_optimum = partial(OptimumModel, kind=TARGET_MODEL, config=config, published=recipeless)
         return _Making(make_optimum, FIRST_PHASES[:1], OPTIMUM_PHASES)
+    exits = config.exit
     is_published = config.head is not None and config.head.is_dir()
     published = read_published_head(config.head) if config.head and is_published else None
     head = read_head_file(config.head) if config.head and published is None else None
     has_layer = config.takes_draft_layer and source.has_draft_layer
     is_head_shipped = config.takes_shipped_head and not has_layer
     shipped = find_candidates(source.config) if is_head_shipped else Candidates()
-    layers = config.hidden_layers
+    layers = (*config.hidden_layers, *(exits.layers if exits else ()))
     if has_layer:
         layers = (*layers, source.config.n_layers)
     if published:
@@ -153,6 +156,7 @@ def _open_target(config: ExportConfig) -> _Making:
         *(DRAFT_LAYER_PHASES if has_layer else ()),
         *(HEAD_PHASES if head or shipped.files else ()),
         *(PUBLISHED_PHASES if published else ()),
+        *(EXIT_PHASES if config.exit else ()),
         *((("kernels", add_kernels),) if config.kernels_triple else ()),
     )
     return _Making(make, FIRST_PHASES, (*_phases(config, TARGET_MODEL), *more))

@@ -4,6 +4,10 @@ A head of the kind `EAGLE` is one decoder layer. Row t reads the embedding of to
 *features* of token t - 1: hidden states of the target model where that has computed them, else what
 the head itself made of row t - 1. Its logits are about token t + 1.
 
+Heads of the kinds `EXIT` and `ADAPTER` end the model early: the features of row t are the hidden
+state of token t behind the first layers. `EXIT` is the model's own norm and some rows of its LM
+head, one for all exits; `ADAPTER` has a decoder layer before them, trained for one exit.
+
 `MTP_LAYER` is a layer that the model's publisher trained for drafting. Its rows read as those of
 `EAGLE` do: the last layer's hidden states behind the model's final norm, else the head's own
 outputs. Its LM head is the model's.
@@ -21,7 +25,8 @@ are added to its embeddings, through a matrix.
 
 Source: EAGLE (Li et al., 2024) for the shift by one and the head's own outputs as features, EAGLE-3
 (Li et al., 2025) for features of several layers; Medusa (Cai et al., 2024), Hydra (Ankner et al.,
-2024), whose residual blocks are gated MLPs here; vllm-project/vllm ``qwen3_next_mtp.py``
+2024), whose residual blocks are gated MLPs here; LayerSkip (Elhoushi et al., 2024) for exits,
+Kangaroo (Liu et al., 2024) for their adapters; vllm-project/vllm ``qwen3_next_mtp.py``
 (Apache-2.0) for what `MTP_LAYER` computes, sgl-project/SpecForge ``llama3_eagle.py`` (Apache-2.0)
 for `EAGLE3`, z-lab/dflash ``model.py`` (MIT) for `DFLASH`,
 AMD-AGI/PARD ``pard2_infer.py`` for `PARD2`.
@@ -44,7 +49,9 @@ from edgedec.models.blocks import (
     add_attention,
     attended,
     attention_half,
+    decoder_head,
     decoder_shapes,
+    head_weight,
     mlp,
     mlp_half,
 )
@@ -55,7 +62,7 @@ from edgedec.models.hidden_states import normed
 from edgedec.models.model_entry import DRAFT_MODEL, ModelEntry, read_model_entry
 from edgedec.models.recurrence import Recurrence
 
-EAGLE, HYDRA, MEDUSA = "eagle", "hydra", "medusa"
+EAGLE, HYDRA, MEDUSA, EXIT, ADAPTER = "eagle", "hydra", "medusa", "exit", "adapter"
 MTP_LAYER, EAGLE3, DFLASH, PARD2 = "mtp", "eagle-3", "dflash", "pard-2"
 DRAFT_HEADS = (EAGLE, HYDRA, MEDUSA)
 """Kinds of heads that are trained to go on from the end of the model."""
@@ -63,7 +70,7 @@ DRAFT_HEADS = (EAGLE, HYDRA, MEDUSA)
 LIGHT_HEADS = (HYDRA, MEDUSA)
 """Those that are one light head for each token that is drafted."""
 
-HEAD_KINDS = (*DRAFT_HEADS, MTP_LAYER, EAGLE3, DFLASH, PARD2)
+HEAD_KINDS = (*DRAFT_HEADS, EXIT, ADAPTER, MTP_LAYER, EAGLE3, DFLASH, PARD2)
 """Kinds of the entries below."""
 
 PUBLISHED = (MTP_LAYER, EAGLE3, DFLASH, PARD2)
@@ -107,12 +114,13 @@ class HeadEntry:
 
     kind: one of `HEAD_KINDS`. model: fingerprint of the model it is for. head: its graph, of at
     most one layer, a layer for each light head, or those of `DFLASH`, with a trimmed LM head.
-    hidden_layers: those whose hidden states are its features. corpus: what it was trained on.
-    n_tokens: of it. held_out: share of the model's own choices, in text it was not trained on, that
-    the head finds: for the next token, for the one after if that was found, and so on. Of what a
-    publisher trained nothing is stated. joined: the target model once more, in a graph that has
-    light heads inside; None of other kinds. token_pairs: file of what each drafted token adds to
-    the logits of the next, see `TokenPairs`; None where it adds nothing.
+    hidden_layers: those whose hidden states are its features; of an exit those it can follow, one
+    or the other. corpus: what it was trained on. n_tokens: of it. held_out: share of the model's
+    own choices, in text it was not trained on, that the head finds: for the next token, for the one
+    after if that was found, and so on. Exits without an adapter were trained on nothing, and of
+    what a publisher trained nothing is stated. joined: the target model once more, in a graph that
+    has light heads inside; None of other kinds. token_pairs: file of what each drafted token adds
+    to the logits of the next, see `TokenPairs`; None where it adds nothing.
     """
 
     kind: str
@@ -151,6 +159,12 @@ class HeadEntry:
                 f"the draft head is {self.head.config.hidden_size} wide, the model "
                 f"{config.hidden_size}: {again}"
             )
+        is_exit, exits = self.kind in (EXIT, ADAPTER), self.hidden_layers
+        if is_exit and not (exits and exits[0] > 0 and exits[-1] < config.n_layers):
+            raise ConfigError(
+                f"the head of early exits names no exit that a model of {config.n_layers} layers "
+                f"has, but {list(exits)}: export the model again"
+            )
         if self.kind in LIGHT_HEADS and len(self.hidden_layers) != 1:
             raise ConfigError(
                 f"light heads read {len(self.hidden_layers)} layers, expected one: {again}"
@@ -180,7 +194,7 @@ def read_head(name: str, fields: Fields) -> HeadEntry:
     head = read_model_entry(name, fields.table("head"))
     if head.kind != DRAFT_MODEL or not head.config.trimmed_head_size:
         fields.refuse_with("head", f"is a {head.kind} model, expected a draft with a trimmed head")
-    is_trained = kind not in PUBLISHED
+    is_trained = kind not in (EXIT, *PUBLISHED)
     return HeadEntry(
         kind=kind,
         model=fields.text("model"),
@@ -232,6 +246,8 @@ def head_config(
         trimmed_head_size=n_logits,
         embedding_scale=1.0,
     )
+    if kind == EXIT:
+        return small
     small = dataclasses.replace(small, logit_scale=1.0, logit_softcap=0.0)
     if kind not in LIGHT_HEADS:
         return small
@@ -257,6 +273,11 @@ def head_shapes(config: ModelConfig, width: int, kind: str = EAGLE) -> dict[str,
     size, of_decoder = config.hidden_size, decoder_shapes(config)
     if kind in LIGHT_HEADS:
         return _light_shapes(config, kind)
+    if kind == EXIT:
+        return {name: of_decoder[name] for name in ("norm.weight", head_weight(config))}
+    if kind == ADAPTER:
+        del of_decoder["embed_tokens.weight"]
+        return of_decoder | {INPUT: (size, width)}
     if kind == MTP_LAYER:
         norms = dict.fromkeys((TOKEN_NORM, STATE_NORM, MODEL_NORM), (size,))
         return of_decoder | norms | {INPUT: (size, 2 * size)}
@@ -374,7 +395,13 @@ def head_recipe(
         return _dflash(ops, config)
     if kind == PARD2:
         return _pard2(ops, config)
-    return _light(ops, config, kind, range(config.n_layers) if heads is None else heads)
+    if kind in LIGHT_HEADS:
+        return _light(ops, config, kind, range(config.n_layers) if heads is None else heads)
+    x = ops.features()
+    if kind == ADAPTER:
+        x = ops.linear(x, INPUT)
+        x = mlp_half(ops, config, 0, attention_half(ops, config, 0, x))
+    return decoder_head(ops, config, x)
 
 
 def _eagle(ops: HeadOps[T], config: ModelConfig) -> T:

@@ -1,1 +1,1 @@
-"""Training beside a bundle's models: draft heads, draft models, maps of keys and values."""
+"""Training beside a bundle's models: draft heads, draft models, exits, maps of keys and values."""

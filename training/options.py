@@ -1,4 +1,4 @@
-"""What trainings of heads and of draft models are asked for alike."""
+"""What trainings of heads, of exits and of draft models are asked for alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainings of draft heads and draft models report alike."""
+"""What trainings of draft heads, exits and draft models report alike."""
 
 from __future__ import annotations
 

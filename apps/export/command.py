@@ -67,6 +67,7 @@ def export(
 
       edgedec export model.gguf -o model.edgedec --compiler tvm
 
+      edgedec export path/to/layerskip-model --exit 4,8 -o model.edgedec
 
       edgedec export model.gguf --head model-head.safetensors -o model.edgedec
 
@@ -121,6 +122,7 @@ def _config(
         calibrate=weights.calibrate,
         target_bits=weights.target_bits,
         lora=weights.adapters,
+        exit=drafting.early_exits(),
         head=drafting.head,
         has_brought_head=not drafting.no_head,
         triple=device.triple,

@@ -16,7 +16,7 @@ from edgedec.targets import chip_targets, device_target, device_target_names
 from edgedec.targets.device_target import ChipOption
 
 if TYPE_CHECKING:
-    from edgedec.export.config import DraftModelConfig
+    from edgedec.export.config import DraftModelConfig, ExitConfig
 
 
 class Quantization(StrEnum):
@@ -157,6 +157,15 @@ class DeviceOptions:
 class DraftingOptions:
     """What comes with the model to draft for it."""
 
+    exit_layers: Annotated[
+        str,
+        typer.Option(
+            "--exit",
+            metavar="4,8",
+            help="Draft with the first layers of a model trained for early exits "
+            "(LayerSkip). Decoding chooses among several.",
+        ),
+    ] = ""
     head: Annotated[
         Path | None,
         typer.Option(
@@ -191,7 +200,8 @@ class DraftingOptions:
         str | None,
         typer.Option(
             metavar="N|all",
-            help="Number of tokens that drafts can use (default: 49152).",
+            help="Number of tokens that drafts can use (default: 49152 for a draft "
+            "model, 16384 for early exits).",
         ),
     ] = None
     draft_corpus: Annotated[
@@ -209,8 +219,15 @@ class DraftingOptions:
         if self.draft is None and self.draft_quantization is not None:
             raise ConfigError("--draft-quantization needs --draft MODEL")
         is_trimming = self.draft_vocabulary or self.draft_corpus
-        if self.draft is None and is_trimming:
-            raise ConfigError("--draft-vocabulary and --draft-corpus need --draft MODEL")
+        if self.draft is None and not self.exits and is_trimming:
+            raise ConfigError(
+                "--draft-vocabulary and --draft-corpus need --draft MODEL or --exit E"
+            )
+
+    @property
+    def exits(self) -> tuple[int, ...]:
+        """Layers behind which drafting may end."""
+        return options.parse_layers(self.exit_layers, "--exit")
 
     @property
     def head_size(self) -> int | None:
@@ -227,6 +244,12 @@ class DraftingOptions:
         return DraftModelConfig(
             self.draft, quantization, self.head_size, self.draft_corpus, self.draft_target
         )
+
+    def early_exits(self) -> ExitConfig | None:
+        """Returns what is asked of early exits, if there are some."""
+        from edgedec.export.config import ExitConfig
+
+        return ExitConfig(self.exits, self.head_size, self.draft_corpus) if self.exits else None
 
 
 def _parse_lora(text: str) -> tuple[Path, float]:

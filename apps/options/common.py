@@ -565,13 +565,13 @@ def parse_logit_bias(pairs: list[str] | None) -> dict[int, float]:
     return biases
 
 
-def parse_layers(text: str) -> tuple[int, ...]:
+def parse_layers(text: str, option: str = "--hidden-layers") -> tuple[int, ...]:
     """Returns the layers written as ``3,7,11``; anything else is a usage error."""
     try:
         return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
     except ValueError:
         raise typer.BadParameter(
-            f"got {text!r}, expected layer numbers such as 3,7,11", param_hint="--hidden-layers"
+            f"got {text!r}, expected layer numbers such as 3,7,11", param_hint=option
         ) from None
 
 

@@ -21,6 +21,7 @@ from edgedec.models.errors import ConfigError
 from edgedec.training.options import TrainingOptions
 
 if TYPE_CHECKING:
+    from edgedec.training.heads.head_job import HeadJob
     from edgedec.training.kv_maps.kv_job import KVJob
     from edgedec.training.loop import OnProgress
 
@@ -31,6 +32,8 @@ Examples:
   edgedec train kv smollm2.edgedec --corpus src
 
   edgedec train head smollm2.edgedec --corpus src -o smollm2-head.edgedec
+
+  edgedec train exit smollm2.edgedec --exit 8 --corpus src -o smollm2-exit.edgedec
 
   edgedec train draft smollm2.edgedec --layers 8 --corpus src -o smollm2-pair.edgedec
 """
@@ -196,7 +199,7 @@ def head(
 
       edgedec train head general.edgedec --continue --from my.replay -o mine.edgedec
     """
-    from edgedec.training.heads.head_job import HeadJob, train_bundle_head
+    from edgedec.training.heads.head_job import HeadJob
 
     job = HeadJob(
         bundle=bundle,
@@ -209,7 +212,39 @@ def head(
         is_continued=what.is_continued,
         head_file=what.head_file,
     )
-    _run(lambda report, is_stopping: train_bundle_head(job, report, is_stopping), json)
+    _train_head(job, json)
+
+
+@train.command("exit", cls=HelpCommand)
+@takes_groups
+def train_exit(
+    bundle: options.Bundle,
+    exit_layer: Annotated[
+        int,
+        typer.Option("--exit", metavar="E", min=1, help="Number of layers that draft."),
+    ],
+    output: Output,
+    training: TrainingOptions,
+    quantization: Quantization = "int8",
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train an adapter for an early exit: the model's first layers draft.
+
+    The bundle must return the hidden states of that layer (`export --exit E`). The rest is like
+    `train head`.
+
+    Examples:
+
+      edgedec train exit exits.edgedec --exit 8 --corpus src -o smollm2-exit.edgedec
+
+      edgedec train exit exits.edgedec --exit 4 --corpus src --minutes 30 -o out.edgedec
+    """
+    from edgedec.models.draft_heads import ADAPTER
+    from edgedec.training.heads.head_job import HeadJob
+
+    job = HeadJob(bundle, output, training, ADAPTER, quantization, exit_layer=exit_layer)
+    _train_head(job, json)
 
 
 @train.command(cls=HelpCommand)
@@ -257,6 +292,13 @@ def draft(
 
     job = DraftJob(bundle, output, training, layers, origin, loss, quantization)
     _run(lambda report, is_stopping: train_bundle_draft(job, report, is_stopping), json)
+
+
+def _train_head(job: HeadJob, is_json: bool) -> None:
+    """Does what ``job`` asks for, and says what became of it."""
+    from edgedec.training.heads.head_job import train_bundle_head
+
+    _run(lambda report, is_stopping: train_bundle_head(job, report, is_stopping), is_json)
 
 
 def _run(

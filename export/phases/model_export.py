@@ -27,7 +27,7 @@ class ModelExport:
     bundle_folder: folder of the whole bundle; the model's own is below it.
     report: called with bytes done and bytes in all of the current phase.
     calibration: what quantising on a text cost. lora: how much adapters changed each matrix. head:
-    that drafts, if it has one; for the model that is being sealed.
+    of its early exits, or one that drafts, if it has some; for the model that is being sealed.
     left_out: what of the checkpoint the bundle does not get, and why. weights: how many were looked
     at. notes: what the bundle got or did not get unasked, a line each. warnings: what may be wrong
     with it, likewise. embedding: how texts become vectors, of an embedding model.

@@ -50,10 +50,10 @@ def configure(model: RecipeModel) -> None:
     config, context = model.source.config, model.config.context
     check_recurrence(model.compiler, config)
     check_bidirectional(model.compiler, config)
-    if config.fills_masks and (model.config.draft or model.config.head):
+    if config.fills_masks and (model.config.draft or model.config.exit or model.config.head):
         raise ConfigError(
             f"{model.source.name} fills masks in, which neither drafts nor checks drafts: export "
-            "it without --draft and --head"
+            "it without --draft, --exit and --head"
         )
     check_encoder(model.compiler, config)
     _check_embedder(model)
@@ -80,6 +80,12 @@ def configure(model: RecipeModel) -> None:
     if config.rope_scaling.kind == "longrope":
         # Which of the two lists of factors is right depends on how long texts may become.
         model.source = Shortened(model.source, model.context)
+    exits = model.config.exit
+    if exits is not None and exits.layers[-1] >= config.n_layers:
+        raise ConfigError(
+            f"--exit {exits.layers[-1]}: expected 1 to {config.n_layers - 1} of the "
+            f"{config.n_layers} layers of {model.source.name}"
+        )
     if model.hidden_layers and model.hidden_layers[-1] > config.n_layers:
         raise ConfigError(
             f"hidden layer {model.hidden_layers[-1]} does not exist, {model.source.name} has "
@@ -94,7 +100,7 @@ def _check_beside_encoder(model: RecipeModel) -> None:
     if model.kind == DRAFT_MODEL or model.config.draft is not None:
         what = "--draft: a model with an encoder neither drafts nor has one that drafts for it"
     elif model.hidden_layers:
-        what = "hidden layers and heads need tokens that a decoder alone reads"
+        what = "hidden layers, early exits and heads need tokens that a decoder alone reads"
     elif model.config.calibrate is not None:
         what = "--calibrate reads texts with a decoder alone"
     else:
@@ -105,10 +111,12 @@ def _check_beside_encoder(model: RecipeModel) -> None:
 def _check_embedder(model: RecipeModel) -> None:
     """Says how texts become vectors, and writes the matrices behind the pooling."""
     config, options, name = model.source.config, model.config, model.source.name
-    if config.is_embedder and (options.draft or model.head_file or options.calibrate):
+    if config.is_embedder and (
+        options.draft or options.exit or model.head_file or options.calibrate
+    ):
         raise ConfigError(
-            f"{name} makes vectors of texts and writes none: export it without --draft, --head "
-            "and --calibrate"
+            f"{name} makes vectors of texts and writes none: export it without --draft, --exit, "
+            "--head and --calibrate"
         )
     if model.kind == DRAFT_MODEL:
         if config.is_embedder:

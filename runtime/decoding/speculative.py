@@ -174,7 +174,7 @@ class SpeculativeDecoding(Decoding):
 
     def _verify(self, context: DraftContext, tree: DraftTree) -> Passes[tuple[Verdict, Rows]]:
         """Returns what is accepted, and the rows of the pass it was judged by."""
-        state, noise = self._state, context.noise
+        state, noise, model = self._state, context.noise, self._planning.model
         pass_ = Pass(
             state.sequence,
             tree.to_pass(state.tokens[-1]),
@@ -183,7 +183,7 @@ class SpeculativeDecoding(Decoding):
             with_logits=state.needs_logits,
             with_mtp=self._method.has_mtp and self._planning.wants_mtp,
         )
-        rows = yield pass_
+        rows = (yield pass_) if model is None else (yield from model.verify(pass_))
         target = TreeRows(state, tree, rows, noise)
         return self._method.verifier.verify(tree, target, NoiseChance(noise)), rows
 

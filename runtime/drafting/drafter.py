@@ -16,10 +16,10 @@ from edgedec.runtime.drafting.draft_passes import DraftPasses
 from edgedec.runtime.drafting.draft_tree import DraftTree
 from edgedec.runtime.sampling.noise import Noise
 from edgedec.runtime.sampling.token_mask import TokenMask
-from edgedec.runtime.sequences.passes import Passes
+from edgedec.runtime.sequences.passes import Pass, Passes
 from edgedec.runtime.sequences.prefill import HiddenStates
 from edgedec.runtime.sequences.row_stats import RowStats
-from edgedec.runtime.sequences.rows import MtpRows
+from edgedec.runtime.sequences.rows import MtpRows, Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 
@@ -67,7 +67,7 @@ class DraftPrompt:
     hidden: layer -> hidden states of its last tokens, those that were computed, for the layers the
         drafter needs; to be kept.
     target: the text in the target model's KV cache, which holds all of it but the anchor whenever
-        drafts are asked for. Drafters may read it, and nothing else.
+        drafts are asked for. Drafters may run passes over it to propose, and nothing else.
     has_grammar: the output has to follow one.
     prediction: what the output is expected to repeat, with changes; see
         `GenerationConfig.prediction`.
@@ -188,6 +188,13 @@ class ModelDrafting(ABC):
     def read_exactly(self) -> None:
         """Has the next proposal compute what was predicted."""
         return
+
+    def verify(self, pass_: Pass) -> Passes[Rows]:
+        """Returns the rows of the target model's pass that judges a proposal.
+
+        A drafter that computed a part of it while it drafted may leave that out.
+        """
+        return (yield pass_)
 
     def use_idle_time(self, tokens: Sequence[int], target: TokenSequence) -> Passes[int]:
         """Gets ready, after an output, to draft the next better.

@@ -45,6 +45,10 @@ class Need(Enum):
         "a drafter of PARD 2: export the model again with --head and its publisher's folder",
         "--head",
     )
+    EXIT = (
+        "an early exit: export the model again with --exit, or train one with edgedec train exit",
+        "--exit",
+    )
 
     def __init__(self, advice: str, option: str) -> None:
         self.advice = advice
@@ -94,7 +98,7 @@ class DrafterParts:
 
     is_store_growing: whether texts are added to the store when they end.
     draft: the draft model, if there is one.
-    heads: the draft head, by the need that it meets.
+    heads: the draft head or that of early exits, by the need that it meets.
     mtp: kind of the light heads in the target model's graph, if it has some.
     """
 

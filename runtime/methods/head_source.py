@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgedec.models.blocks import decoder_shapes
 from edgedec.models.draft_heads import (
+    ADAPTER,
     DFLASH,
     EAGLE,
     EAGLE3,
+    EXIT,
     LIGHT_HEADS,
     MTP_LAYER,
     PARD2,
@@ -31,6 +34,8 @@ from edgedec.runtime.text.token_map import TokenMap
 
 NEEDS = {
     EAGLE: Need.EAGLE,
+    EXIT: Need.EXIT,
+    ADAPTER: Need.EXIT,
     MTP_LAYER: Need.MTP,
     EAGLE3: Need.EAGLE,
     DFLASH: Need.DFLASH,
@@ -45,7 +50,7 @@ class HeadSource:
 
     folder: bundle that holds it. identity: names the head's files. affinity: where its threads
     stay. cost: of its pass over one row, in such passes of the target model, by the weights that it
-    reads; of light heads, that of all of them.
+    reads; of light heads, that of all of them. exit_costs: see `HeadRole`.
     """
 
     folder: Path
@@ -56,6 +61,7 @@ class HeadSource:
     context: int
     affinity: Affinity = field(default_factory=Affinity)
     cost: float = 1.0
+    exit_costs: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def need(self) -> Need | None:
@@ -91,6 +97,8 @@ class HeadSource:
             hidden_layers=self.entry.hidden_layers,
             epsilon=config.rms_norm_eps,
             release=release_model,
+            exit_costs=self.exit_costs,
+            is_adapter=self.entry.kind == ADAPTER,
             needs_features=self.entry.kind in PUBLISHED,
             has_raw_features=self.entry.kind == EAGLE3,
             mask_token=config.mask_token,
@@ -116,6 +124,7 @@ def find_head(
         entry.check_fits(fingerprint, target.config, target.contract.can.hidden)
     except ConfigError as error:
         raise BundleError(str(error)) from None
+    exits = entry.hidden_layers if NEEDS.get(entry.kind) is Need.EXIT else ()
     return HeadSource(
         folder=folder,
         entry=entry,
@@ -124,19 +133,23 @@ def find_head(
         threads=threads,
         context=min(context, entry.head.context),
         affinity=affinity,
-        cost=_share(entry, target),
+        cost=_share(entry, target, *exits[:1]),
+        exit_costs={layer: _share(entry, target, layer) for layer in exits},
     )
 
 
-def _share(entry: HeadEntry, target: ModelEntry) -> float:
+def _share(entry: HeadEntry, target: ModelEntry, n_early: int = 0) -> float:
     """Returns which share of the target model's weights a pass reads, or that of all light heads.
 
-    Each of these reads the LM head.
+    Each of these reads the LM head. n_early: layers of the target model that run before it.
     """
-    head, whole = entry.head, target.n_bits(decoder_shapes(target.config))
+    head, of_target = entry.head, decoder_shapes(target.config)
+    whole = target.n_bits(of_target)
     shapes = head_shapes(head.config, head.contract.can.features, entry.kind)
     if entry.kind not in LIGHT_HEADS:
-        return head.n_bits(shapes) / whole
+        names = tuple(f"layers.{i}." for i in range(n_early))
+        early = {name: shape for name, shape in of_target.items() if name.startswith(names)}
+        return (target.n_bits(early) + head.n_bits(shapes)) / whole
     of_logits = {name: shape for name, shape in shapes.items() if name.startswith("lm_head.")}
     of_layers = {name: shape for name, shape in shapes.items() if name.startswith("layers.")}
     n_bits = head.n_bits(of_layers) + head.config.n_layers * head.n_bits(of_logits)

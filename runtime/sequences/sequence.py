@@ -174,6 +174,19 @@ class TokenSequence:
             self._n_predicted = max(self._n_predicted, pass_.n_skipped + len(pass_.tree))
         self._pending = pass_.tree
 
+    def arrange(self, rows: Sequence[int]) -> None:
+        """Keeps ``rows`` of the last pass, which stopped early, in this order; drops the others.
+
+        A pass of the other layers may then go over the tree of these, parents before children.
+        """
+        place = self._pending_place
+        assert self._pending is not None
+        assert place.layers.stop < self._layers.stop
+        tree = self._pending.part(rows)
+        self._pending = None
+        self.state.commit(place.n_past, tree, rows)
+        self._pending = tree
+
     def commit(self, path: Sequence[int], *, is_approximate: bool = False) -> None:
         """Keeps the rows of the last pass named by ``path`` (root first), drops the others.
 

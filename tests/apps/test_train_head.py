@@ -71,6 +71,9 @@ def test_what_cannot_be_trained(cli: Cli, smollm2_bundle: Path, tmp_path: Path) 
         in error
     )
     assert "export the model again with --hidden-layers 2,15" in error
+    exits = (*asked[:1], "exit", *asked[2:], "--exit")
+    assert "again with --exit 8" in cli(*exits, "8").error
+    assert "--exit is 30, expected 1 to 29 of 30 layers" in cli(*exits, "30").error
     assert "a head is quantised as int8, int4" in cli(*asked, "--quantization", "keep").error
     assert "no draft head of the kind 'clover', expected one of eagle, hydra, medusa" in (
         cli(*asked, "--kind", "clover").error

@@ -15,7 +15,7 @@ from edgedec.export import kv_panels
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
 from edgedec.kernels.library import has_library
-from edgedec.models.errors import BundleError
+from edgedec.models.errors import BundleError, EdgedecError
 from edgedec.models.graph import STATE_LEVELS, STATE_PLACE
 from edgedec.runtime.backends.graph_checks import check_recurrent_layers
 from edgedec.runtime.sequences import state_checkpoints as checkpoints
@@ -180,6 +180,11 @@ def test_prompts_that_part_reuse_what_they_share(engine: Engine) -> None:
         found = engine.generate(shared + end, plain)
         assert found.token_ids == expected[end]
     assert found.stats.n_reused_tokens >= len(shared)
+
+
+def test_what_recurrent_layers_cannot_do_is_refused(engine: Engine) -> None:
+    with pytest.raises(EdgedecError, match="exit"):
+        engine.generate(PROMPT, GenerationConfig(method="exit"))
 
 
 def test_a_graph_without_its_states_is_refused(bundle: Path) -> None:

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from edgedec.export.checkpoints.checkpoint import open_checkpoint
-from edgedec.export.config import ExportConfig
+from edgedec.export.config import ExitConfig, ExportConfig
 from edgedec.export.heads import shipped_heads
 from edgedec.export.heads.head_file import HeadFacts, read_head_file, write_head_file
 from edgedec.export.pipeline import export
-from edgedec.models.draft_heads import HYDRA, OF_MODEL
+from edgedec.models.draft_heads import EXIT, HYDRA, OF_MODEL
 from edgedec.models.errors import CheckpointError, ConfigError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.config import GenerationConfig
@@ -139,6 +139,7 @@ def test_a_model_gets_the_shipped_head_that_was_trained_for_it(
     for i, fields in enumerate(
         (
             {"has_brought_head": False},
+            {"exit": ExitConfig((1,), 100)},
             {"device_target": "portable"},
             {"quantization": "int4"},
         )
@@ -146,7 +147,8 @@ def test_a_model_gets_the_shipped_head_that_was_trained_for_it(
         path = tmp_path / f"{i}.edgedec"
         done = export(dataclasses.replace(config, destination=path, **fields))
         assert done.notes == ()
-        assert read_manifest(path).head is None, fields
+        other = read_manifest(path).head
+        assert other is None or other.kind == EXIT, fields
 
 
 def test_a_shipped_head_of_other_weights_is_left_out_with_a_line(
@@ -244,8 +246,10 @@ def test_the_head_of_another_model_or_quantisation_is_refused(
     assert not path.exists()
 
 
-def test_a_head_needs_a_fused_graph(source: Path, file: Path, tmp_path: Path) -> None:
+def test_exits_and_a_head_do_not_go_together(source: Path, file: Path, tmp_path: Path) -> None:
     path = tmp_path / "b.edgedec"
+    with pytest.raises(ConfigError, match="early exits or a draft head"):
+        ExportConfig(str(source), path, exit=ExitConfig((1,)), head=file)
     with pytest.raises(ConfigError, match="a draft head needs a fused graph"):
         ExportConfig(str(source), path, device_target="ort", head=file)
 

@@ -1,4 +1,4 @@
-"""Tiny bundles with everything that can stand beside a model: heads, a draft model, maps."""
+"""Tiny bundles with everything that can stand beside a model: exits, heads, a draft model, maps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from tiny import make_bundle, write_gguf, write_mtp_gguf
 
-from edgedec.export.config import DraftModelConfig, ExportConfig
+from edgedec.export.config import DraftModelConfig, ExitConfig, ExportConfig
 from edgedec.export.heads.bundle_weights import BundleWeights
 from edgedec.export.heads.head_file import HeadFacts, model_digest, write_head_file
 from edgedec.export.pipeline import export
@@ -28,6 +28,13 @@ from edgedec.models.manifest import read_manifest
 N_LOGITS = 64
 N_LIGHT = 2
 N_TEXTS = 24
+
+
+def with_exits(folder: Path) -> Path:
+    """A model that drafts with its first layer."""
+    source, bundle = write_gguf(folder / "tiny.gguf"), folder / "exits.edgedec"
+    export(ExportConfig(str(source), bundle, exit=ExitConfig((1,), N_LOGITS)))
+    return bundle
 
 
 def with_head(folder: Path, kind: str) -> Path:
@@ -81,6 +88,7 @@ def with_maps(folder: Path, direction: str = "") -> Path:
 
 KINDS: dict[str, Callable[[Path], Path]] = {
     "plain": make_bundle,
+    "exit": with_exits,
     **{kind: partial(with_head, kind=kind) for kind in (EAGLE, *LIGHT_HEADS)},
     MTP_LAYER: with_mtp,
     "maps": with_maps,

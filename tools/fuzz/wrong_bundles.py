@@ -2,7 +2,7 @@
 
     python tools/fuzz/wrong_bundles.py --tries 10000 --seconds 500
 
-They have a model alone, or a draft head, a draft model or KV maps beside it. Hashes are made
+They have a model alone, or exits, a draft head, a draft model or KV maps beside it. Hashes are made
 right again, as who edits a bundle would. Each is loaded and asked for texts in a process of its
 own; where the model is as it was, all are those of plain decoding, whatever became of the rest.
 Called again it goes on.

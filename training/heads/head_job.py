@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgedec.export.bundle import check_destination
 from edgedec.models.draft_heads import (
+    ADAPTER,
     DRAFT_HEADS,
     EAGLE,
     FILE_SCHEMES,
@@ -25,6 +26,7 @@ from edgedec.training.heads.head_check import share_found
 from edgedec.training.options import (
     Clock,
     TrainingOptions,
+    check_exit,
     needs_train_extra,
 )
 from edgedec.training.report import DraftingReport
@@ -37,11 +39,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadJob:
-    """What `edgedec train head` was asked for; see its options.
+    """What `edgedec train head` or `edgedec train exit` was asked for; see their options.
 
     kind: of the head. n_steps: tokens deep that drafting is practised, or how many light heads
-    there shall be. replay: texts that `run --adapt` kept. head_file: where the head is written by
-    itself.
+    there shall be. replay: texts that `run --adapt` kept. exit_layer: layers behind which an
+    adapter ends the model; None for a head on its last ones. head_file: where the head is written
+    by itself.
     """
 
     bundle: Path
@@ -52,10 +55,11 @@ class HeadJob:
     n_steps: int = 1
     replay: tuple[Path, ...] = ()
     is_continued: bool = False
+    exit_layer: int | None = None
     head_file: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in DRAFT_HEADS:
+        if self.kind not in (*DRAFT_HEADS, ADAPTER):
             raise ConfigError(
                 f"there is no draft head of the kind {self.kind!r}, expected one of "
                 f"{', '.join(DRAFT_HEADS)}"
@@ -108,6 +112,8 @@ class HeadReport(DraftingReport):
         entry = self.entry
         if entry.kind in LIGHT_HEADS:
             return f"{entry.head.config.n_layers} light heads ({entry.kind})"
+        if entry.kind == ADAPTER:
+            return f"an exit after layer {entry.hidden_layers[0]} with an adapter"
         return "a draft head"
 
 
@@ -207,12 +213,21 @@ def _check_head(job: HeadJob, manifest: BundleManifest) -> None:
 
 
 def _checked_layers(entry: ModelEntry, job: HeadJob) -> tuple[int, ...]:
-    """Returns the layers whose hidden states are read, the last one included.
+    """Returns the layers whose hidden states are read, the last one included, or an adapter's.
 
     Light heads need no other than the last one's. Where the graph returns more, these are read as
     well, so that one reading serves all kinds of heads.
     """
     n_layers, layers = entry.config.n_layers, entry.contract.can.hidden
+    if (exit_layer := job.exit_layer) is not None:
+        check_exit(exit_layer, n_layers)
+        if not (exit_layer in layers and entry.contract.can.entry):
+            raise ConfigError(
+                f"this bundle's graph returns the hidden states of the layers {list(layers)}, an "
+                f"exit after layer {exit_layer} of {n_layers} needs its own: export the model "
+                f"again with --exit {exit_layer}"
+            )
+        return (exit_layer,)
     n_least = 1 if job.kind in LIGHT_HEADS else 2
     if len(layers) < n_least or layers[-1] != n_layers:
         example = f"{max(1, n_layers // 14)},{n_layers // 2}"

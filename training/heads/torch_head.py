@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import (
+    ADAPTER,
     EAGLE,
     HYDRA,
     LIGHT_HEADS,
@@ -144,8 +145,10 @@ class TorchHead(TorchWeights):
         Shapes: tokens [B, T], places in the embedding; hidden [B, T, L * D] of the same tokens, of
             which light heads read the last layer's; results [B, n, N] of the last n tokens: step s
             says nothing of the first s tokens, nor light heads of the one after those, which no
-            state stands before.
+            state stands before. An adapter has one step: of drafted tokens it reads the same.
         """
+        if self.kind == ADAPTER:
+            return [head_recipe(TorchHeadOps(self, tokens, hidden, []), self.config, ADAPTER)]
         if self.kind in LIGHT_HEADS:
             state = hidden[..., -self.config.hidden_size :]
             return [self._light(tokens, state, step) for step in range(n_steps)]

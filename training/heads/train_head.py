@@ -18,6 +18,7 @@ from edgedec.export.heads.mtp_graph import joined_model
 from edgedec.export.quantising.quantise import SCHEMES, quantize_rows
 from edgedec.models.config import ModelConfig
 from edgedec.models.draft_heads import (
+    ADAPTER,
     EAGLE,
     INPUT,
     LIGHT_HEADS,
@@ -67,7 +68,7 @@ class HeadPlan:
 
     n_logits: most tokens that it can name. scheme: how it is quantised, a key of `SCHEMES`.
     is_continued: it begins as the head that the bundle has, and can name what that can. kind: one
-    of `DRAFT_HEADS`; light heads have a step for each.
+    of `HEAD_KINDS` that is trained: `ADAPTER` with one step, light heads with one for each.
     """
 
     training: TrainingPlan
@@ -150,8 +151,8 @@ def initial_weights(
 ) -> dict[str, Float32]:
     """Returns what training begins with: the model's last layer, norm and rows of its LM head.
 
-    The residual stream begins as the last layer's normed hidden state, or the head's own output.
-    Light heads add nothing to it yet.
+    The residual stream begins as the last layer's normed hidden state, or the head's own output; an
+    adapter's as what its exit gives. Light heads add nothing to it yet.
     """
     config = target.config
     size, rng = config.hidden_size, np.random.default_rng(plan.training.seed)
@@ -163,6 +164,8 @@ def initial_weights(
         source = name.replace("layers.0.", last)
         if name == TOKEN_NORM:
             weights[name] = np.ones(size, np.float32)
+        elif name == INPUT and plan.kind == ADAPTER:
+            weights[name] = np.eye(size, dtype=np.float32)
         elif name == INPUT:
             made = _SPREAD * rng.standard_normal(shape, np.float32)
             made[:, -2 * size : -size] += np.diag(parent.vector("norm.weight"))

@@ -69,6 +69,8 @@ class Maker:
         role = DraftRole(self.pool, TokenMap.same(V, V), V)
         self.heads = SequencePool(ToyHead(V), 256)
         head = HeadRole(self.heads, TokenMap.same(V, V), V, HIDDEN_LAYERS, 1e-5)
+        self.exits = SequencePool(ToyHead(V, HEAD_WIDTH), 256)
+        end = replace(head, pool=self.exits, exit_costs={1: 0.3, 3: 0.8})
         self.blocks = SequencePool(ToyHead(V, 2 * HEAD_WIDTH + 2, is_masked=True), 256)
         self.pards = SequencePool(ToyHead(V, 2 * HEAD_WIDTH), 256)
         pard = replace(head, pool=self.pards, mask_token=V - 1)
@@ -79,6 +81,7 @@ class Maker:
             Shared(lambda: role),
             {
                 Need.EAGLE: Shared(lambda: head),
+                Need.EXIT: Shared(lambda: end),
                 Need.DFLASH: Shared(lambda: masked),
                 Need.PARD: Shared(lambda: pard),
             },
@@ -91,6 +94,7 @@ class Maker:
     def check_nothing_is_lent(self) -> None:
         assert self.pool._lent == []
         assert self.heads._lent == []
+        assert self.exits._lent == []
         assert self.blocks._lent == []
         assert self.pards._lent == []
 
