@@ -97,6 +97,10 @@ def wait_for(what: Callable[[], Any], about: str, patience_s: float = PATIENCE_S
     raise AssertionError(f"waited {patience_s:g} s for {about}")
 
 
+def wait_for_end(process: subprocess.Popen[bytes]) -> None:
+    wait_for(lambda: process.poll() is not None, f"the end of {process.args}")
+
+
 def _stat(folder: Path) -> list[str]:
     """Returns what Linux says of a process or a thread: its state, parent, group, session, ..."""
     return (folder / "stat").read_text().rpartition(") ")[2].split()
@@ -185,12 +189,12 @@ class Session:
         os.kill(self.part_of_type(part), number)
         if part == "guard" and number in (signal.SIGKILL, signal.SIGTERM):
             assert self.type_process is not None
-            self.type_process.wait(PATIENCE_S)
+            wait_for_end(self.type_process)
 
     def end_type(self) -> None:
         if self.type_process is not None:
             self.type_process.terminate()
-            self.type_process.wait(PATIENCE_S)
+            wait_for_end(self.type_process)
             self.type_process = None
 
     def start(
@@ -440,7 +444,7 @@ class Window:
         self._wait_for_end()
 
     def _wait_for_end(self) -> None:
-        self.process.wait(PATIENCE_S)
+        wait_for_end(self.process)
         wait_for(lambda: not self.desktop.session_of(self.number), f"the end of {self.toolkit}")
 
 
