@@ -2,8 +2,8 @@
 
 A module is named in small letters, with underscores in place of hyphens.
 
-A module is found by its name; there is no list to edit. Modules with a leading underscore hold
-what families share.
+A module is found by its name; there is no list to edit but that of names which others give the
+same family. Modules with a leading underscore hold what families share.
 """
 
 from __future__ import annotations
@@ -59,6 +59,22 @@ ROPE_FACTOR_NAMES = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
 DENSE_TENSORS = ("dense_2.weight", "dense_3.weight")
 """Matrices of GGUF files behind the pooling, in order."""
 
+_ALIASES = {
+    "gemma3_text": "gemma3",
+    "gemma3n_text": "gemma3n",
+    "gemma4_text": "gemma4",
+    "granitehybrid": "granitemoehybrid",
+    "granitemoeshared": "granitemoe",
+    "hunyuan_dense": "hunyuan_v1_dense",
+    "qwen2moe": "qwen2_moe",
+    "qwen35": "qwen3_5_text",
+    "qwen35moe": "qwen3_5_moe_text",
+    "qwen3moe": "qwen3_moe",
+    "qwen3next": "qwen3_next",
+    "xlm_roberta": "roberta",
+}
+"""Other names of families, in transformers or in GGUF files -> the module."""
+
 
 class Family(Protocol):
     """What a family module defines."""
@@ -81,7 +97,7 @@ class Family(Protocol):
 def known_families() -> tuple[str, ...]:
     """Returns the names of all families, sorted."""
     names = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in names if not name.startswith("_")))
+    return tuple(sorted({*_ALIASES, *(name for name in names if not name.startswith("_"))}))
 
 
 def is_known(name: str) -> bool:
@@ -105,7 +121,7 @@ def find_family(name: str) -> Family:
         raise UnsupportedModelError(
             f"model family {shown} has no recipe; known families: {', '.join(known)}"
         )
-    return cast(Family, importlib.import_module(f"{__name__}.{module}"))
+    return cast(Family, importlib.import_module(f"{__name__}.{_ALIASES.get(module, module)}"))
 
 
 def draft_layer(config: ModelConfig) -> dict[str, Weight]:

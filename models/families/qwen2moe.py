@@ -1,7 +1,0 @@
-"""Qwen2's mixtures of experts by the name that GGUF files give them."""
-
-from __future__ import annotations
-
-from edgedec.models.families.qwen2_moe import read_gguf, read_hf, recipe, weights
-
-__all__ = ["read_gguf", "read_hf", "recipe", "weights"]
