@@ -379,7 +379,7 @@ Adapt = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Collect texts whose drafts were rejected, for `train head --from`. Created if "
+        help="Collect texts whose drafts were rejected, for `train adapt --from`. Created if "
         "missing.",
         rich_help_panel=SPEED,
     ),

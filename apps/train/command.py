@@ -16,14 +16,19 @@ from edgedec.apps.console.terminal import note, print_json, stops_on_interrupt, 
 from edgedec.apps.model_names import named_bundle
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
+from edgedec.apps.train.rests import resting
 from edgedec.export.manifest_change import check_writable
 from edgedec.models.errors import ConfigError
-from edgedec.training.options import TrainingOptions
+from edgedec.system.processes import step_back
+from edgedec.training.options import Epochs, LearningRate, TrainingOptions
 
 if TYPE_CHECKING:
     from edgedec.training.heads.head_job import HeadJob
     from edgedec.training.kv_maps.kv_job import KVJob
     from edgedec.training.loop import OnProgress
+
+_LOWEST = 19
+"""Niceness of a training that may take no time from others."""
 
 _HELP = """Train heads, draft models and KV maps that make a bundle faster.
 
@@ -245,6 +250,64 @@ def train_exit(
 
     job = HeadJob(bundle, output, training, ADAPTER, quantization, exit_layer=exit_layer)
     _train_head(job, json)
+
+
+@train.command(cls=HelpCommand)
+def adapt(
+    bundle: options.Bundle,
+    replay: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Texts collected by --adapt."),
+    ] = None,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Put the head back that the bundle had before.")
+    ] = False,
+    max_tokens: MaxTokens = 50_000,
+    epochs: Epochs = 3,
+    learning_rate: LearningRate = 1e-3,
+    max_cpu: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Maximum share of time, e.g. 30%; others come first."),
+    ] = None,
+    threads: Threads = None,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Improve the bundle's own draft head with texts that you wrote.
+
+    It learns from the latest texts of `run`, `chat` or `lsp --adapt`. The new head takes the place
+    of the old one if it predicts clearly more of the very latest texts, which it has not seen. The
+    texts that the model writes stay the same. The same command resumes a run that was killed. Needs
+    torch, of the extra `train`.
+
+    Examples:
+
+      edgedec train adapt code.edgedec --from my.replay
+
+      edgedec train adapt code.edgedec --undo
+    """
+    from edgedec.apps.typing.typing_memory import share_of
+    from edgedec.training.heads.adapt_job import adapt_head
+    from edgedec.training.heads.adapt_job import undo as undo_swap
+
+    check_writable(bundle)
+    if undo:
+        undo_swap(bundle)
+        note(f"{bundle} has the head that it had before")
+        return
+    if replay is None:
+        raise ConfigError("there is nothing to learn from: name texts with --from, or use --undo")
+    training = TrainingOptions(
+        max_tokens=max_tokens, epochs=epochs, learning_rate=learning_rate, threads=threads
+    )
+    share = 1.0 if max_cpu is None else share_of(max_cpu)
+    if max_cpu is not None:
+        step_back(_LOWEST)
+
+    def train_it(report: OnProgress, is_stopping: Callable[[], bool]) -> Report:
+        return adapt_head(bundle, replay, training, resting(report, share), is_stopping)
+
+    _run(train_it, json)
 
 
 @train.command(cls=HelpCommand)

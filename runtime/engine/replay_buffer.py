@@ -77,14 +77,31 @@ class ReplayBuffer:
         missed = [i for i, origin in enumerate(origins) if i and origin == TARGET]
         if not missed:
             return False
-        end = len(tokens) - len(origins) + missed[-1] + 1
-        kept = np.array(tokens[max(0, end - LONGEST) : end], _STORED).tobytes()
+        self.keep(tokens[: len(tokens) - len(origins) + missed[-1] + 1])
+        return True
+
+    def keep(self, tokens: Sequence[int]) -> None:
+        """Keeps the end of a text.
+
+        Raises:
+            ConfigError: The file is something else, or cannot be written.
+        """
+        kept = np.array(tokens[-LONGEST:], _STORED).tobytes()
         with self._opened(is_new_allowed=True) as database:
             database.execute(
                 "INSERT INTO texts (tokenizer, tokens) VALUES (?, ?)", (self._tokenizer, kept)
             )
             database.execute(_TRIM, (MAX_TOKENS * _STORED.itemsize,))
-        return True
+
+    def numbers(self) -> list[int]:
+        """Returns the numbers of all texts, rising; later texts have larger ones.
+
+        Raises:
+            ConfigError: There is no such file, or it is something else.
+        """
+        query = "SELECT id FROM texts WHERE tokenizer = ? ORDER BY id"
+        with self._opened(is_new_allowed=False) as database:
+            return [number for (number,) in database.execute(query, (self._tokenizer,))]
 
     def texts(self, vocab_size: int) -> list[list[int]]:
         """Returns the token ids of every text, the latest first.
@@ -92,17 +109,26 @@ class ReplayBuffer:
         Raises:
             ConfigError: There is no such file, or it is something else.
         """
+        return list(self.numbered(vocab_size).values())
+
+    def numbered(self, vocab_size: int) -> dict[int, list[int]]:
+        """Returns the token ids of every text by its number, the latest first.
+
+        Raises:
+            ConfigError: There is no such file, or it is something else.
+        """
         with self._opened(is_new_allowed=False) as database:
             rows = database.execute(
-                "SELECT tokens FROM texts WHERE tokenizer = ? ORDER BY id DESC", (self._tokenizer,)
+                "SELECT id, tokens FROM texts WHERE tokenizer = ? ORDER BY id DESC",
+                (self._tokenizer,),
             ).fetchall()
         try:
-            texts = [np.frombuffer(row[0], _STORED)[:LONGEST] for row in rows]
+            texts = {number: np.frombuffer(ids, _STORED)[:LONGEST] for number, ids in rows}
         except (TypeError, ValueError):
-            texts = [np.array([-1])]
-        if any(len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size for ids in texts):
+            texts = {0: np.array([-1])}
+        if any(len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size for ids in texts.values()):
             raise ConfigError(f"{self.path} is damaged: keep texts in another file")
-        return [ids.tolist() for ids in texts]
+        return {number: ids.tolist() for number, ids in texts.items()}
 
     @contextmanager
     def _opened(self, is_new_allowed: bool) -> Iterator[sqlite3.Connection]:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ SELF = "self"
 """Kind of texts that the model wrote itself."""
 
 _LIST = "texts.json"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,14 @@ class TextFeatures:
         )
 
 
-def held_out_of(texts: Sequence[TextFeatures]) -> list[TextFeatures]:
+def is_held_out(i: int) -> bool:
+    """Says whether nothing is trained on the text at place ``i``."""
+    return i % HELD_OUT == 1
+
+
+def held_out_of(texts: Sequence[T]) -> list[T]:
     """Returns those of ``texts`` that nothing is trained on."""
-    return [text for i, text in enumerate(texts) if i % HELD_OUT == 1]
+    return [text for i, text in enumerate(texts) if is_held_out(i)]
 
 
 def parted(texts: Sequence[TextFeatures]) -> tuple[list[TextFeatures], list[TextFeatures]]:
@@ -69,7 +76,7 @@ def parted(texts: Sequence[TextFeatures]) -> tuple[list[TextFeatures], list[Text
             f"the corpus has {len(texts)} texts that are long enough, expected at least 2: name "
             "more of them"
         )
-    return [text for i, text in enumerate(texts) if i % HELD_OUT != 1], held_out
+    return [text for i, text in enumerate(texts) if not is_held_out(i)], held_out
 
 
 class FeatureFile:

@@ -18,7 +18,9 @@ from edgedec.training.features.feature_file import SELF, FeatureFile, TextFeatur
 WINDOW = 512
 """Tokens that are read at once, as one text."""
 
-_SHORTEST = 16
+SHORTEST = 16
+"""Tokens of a text that is not left out."""
+
 _PROMPT = 64
 
 Window = tuple[str, list[int]]
@@ -114,4 +116,4 @@ def beginnings(windows: Iterable[Window]) -> Iterator[list[int]]:
 
 
 def _long(windows: Iterable[Window]) -> Iterator[Window]:
-    return (window for window in windows if len(window[1]) >= _SHORTEST)
+    return (window for window in windows if len(window[1]) >= SHORTEST)

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, cycle
+from itertools import accumulate, chain, cycle
 from pathlib import Path
 
 from edgedec.models.errors import ConfigError
@@ -19,8 +19,8 @@ from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.system.locks import lock_folder
 from edgedec.training.features.corpus import Corpus
-from edgedec.training.features.feature_file import FeatureFile
-from edgedec.training.features.feature_reader import WINDOW, FeatureReader, beginnings
+from edgedec.training.features.feature_file import FeatureFile, held_out_of, is_held_out
+from edgedec.training.features.feature_reader import SHORTEST, WINDOW, FeatureReader, beginnings
 from edgedec.training.features.own_answers import OwnAnswers
 from edgedec.training.features.written_texts import read_written
 from edgedec.training.options import Clock, TrainingOptions
@@ -39,13 +39,15 @@ def features_of(
     clock: Clock,
     replay: Sequence[Path] = (),
     layers: tuple[int, ...] = (),
+    last: int | None = None,
 ) -> Iterator[tuple[FeatureFile, int]]:
     """Yields the features that ``output`` learns from, and how many files were skipped.
 
     They are removed in the end, unless they are to be kept, or the training was stopped or failed
     though there was something to learn from.
 
-    replay: texts that `run --adapt` kept. layers: whose hidden states are read.
+    replay: texts that `--adapt` kept. layers: whose hidden states are read. last: number of the
+    last of the kept texts that is read; None: all are.
 
     Raises:
         ConfigError: The corpus or the prompts cannot be read, or another training uses the folder.
@@ -55,11 +57,13 @@ def features_of(
     folder = options.features or output.absolute().with_name(f".{output.name}.features")
     config = manifest.target.config
     known = fingerprint_of(manifest, manifest.target_name), layers
-    replayed = [
-        (REPLAY, text)
+    kept = [
+        text
         for path in replay
-        for text in ReplayBuffer.of_bundle(path, bundle).texts(config.vocab_size)
+        for number, text in ReplayBuffer.of_bundle(path, bundle).numbered(config.vocab_size).items()
+        if last is None or number <= last
     ]
+    replayed = [(REPLAY, text) for text in with_latest_held_out(kept, options.max_tokens)]
     texts, prompts = options.corpus or [], options.prompts or []
     written = None
     if options.written is not None:
@@ -87,6 +91,22 @@ def features_of(
         finally:
             if options.features is None and (is_over or not file.n_tokens):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def with_latest_held_out(texts: Sequence[list[int]], n_tokens: int) -> list[list[int]]:
+    """Returns texts of at most ``n_tokens``, in an order in which the latest are held out.
+
+    So a head is measured with what was written after all that it learned. The same holds for the
+    head that a training goes on from: what was held out then is not older than what is now.
+
+    texts: the latest first.
+    """
+    long = [text for text in texts if len(text) >= SHORTEST]
+    ends = accumulate(map(len, long))
+    chosen = [text for text, end in zip(long, ends, strict=True) if end <= n_tokens]
+    n_held_out = len(held_out_of(chosen))
+    latest, others = iter(chosen[:n_held_out]), iter(chosen[n_held_out:])
+    return [next(latest if is_held_out(i) else others) for i in range(len(chosen))]
 
 
 @contextmanager

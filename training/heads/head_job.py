@@ -42,9 +42,10 @@ class HeadJob:
     """What `edgedec train head` or `edgedec train exit` was asked for; see their options.
 
     kind: of the head. n_steps: tokens deep that drafting is practised, or how many light heads
-    there shall be. replay: texts that `run --adapt` kept. exit_layer: layers behind which an
-    adapter ends the model; None for a head on its last ones. head_file: where the head is written
-    by itself.
+    there shall be. replay: texts that `--adapt` kept. exit_layer: layers behind which an adapter
+    ends the model; None for a head on its last ones. head_file: where the head is written by
+    itself. last: number of the last text of ``replay`` that is read; None: all are. is_timed: it is
+    measured how fast the bundle is in the end.
     """
 
     bundle: Path
@@ -57,6 +58,8 @@ class HeadJob:
     is_continued: bool = False
     exit_layer: int | None = None
     head_file: Path | None = None
+    last: int | None = None
+    is_timed: bool = True
 
     def __post_init__(self) -> None:
         if self.kind not in (*DRAFT_HEADS, ADAPTER):
@@ -138,7 +141,7 @@ def train_bundle_head(
     clock = Clock(options.minutes, is_stopping)
     heads.use_threads(options.n_threads)
     with features_of(
-        job.bundle, manifest, options, job.output, report, clock, job.replay, layers
+        job.bundle, manifest, options, job.output, report, clock, job.replay, layers, job.last
     ) as (file, n_skipped):
         head = heads.train_head(
             job.bundle, manifest, file, len(layers), plan, report, clock.is_over
@@ -160,7 +163,9 @@ def train_bundle_head(
         if job.is_continued:
             before = share_found(job.bundle, manifest, unseen, options.n_threads)
         report("measure", 0, 0)
-        speeds = measured_speeds(job.output, job.bundle, unseen, options.n_threads, is_stopping)
+        speeds = None
+        if job.is_timed:
+            speeds = measured_speeds(job.output, job.bundle, unseen, options.n_threads, is_stopping)
     head_files = [path for path in entry.files if path not in manifest.target.files]
     measured = head.trained.measured
     return HeadReport(

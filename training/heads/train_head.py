@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from edgedec.models.head_ids import read_head_ids
 from edgedec.models.manifest import BundleManifest
 from edgedec.models.model_entry import ModelEntry
 from edgedec.models.quant import FORMATS
-from edgedec.training.features.feature_file import FeatureFile
+from edgedec.training.features.feature_file import FeatureFile, TextFeatures
 from edgedec.training.heads.torch_head import TorchHead
 from edgedec.training.loop import OnProgress, Trained, Trainer, TrainingPlan, TrainingTexts
 from edgedec.training.progress_file import ProgressFile
@@ -50,6 +51,9 @@ LIGHT_BATCH = 40
 _PIECE = 8
 """Least tokens of such a piece. Light heads look at no others: a step over pieces of many texts
 teaches more than one over as many tokens of few, and many small steps more than few large ones."""
+
+_OFTEN = 2
+"""Times that the model has to say a token in texts, for a head to name it."""
 
 _SPREAD = 0.02
 """Standard deviation of weights that begin at random."""
@@ -119,9 +123,9 @@ def train_head(
     if before is None:
         weights = initial_weights(parent, target, training_texts, n_layers, plan)
     else:
-        training_texts = dataclasses.replace(
-            training_texts, head_ids=_nameable(bundle, before.head)
-        )
+        known_ids = _nameable(bundle, before.head)
+        named = named_instead(known_ids, training_texts.trained, manifest.stop_token_ids)
+        training_texts = dataclasses.replace(training_texts, head_ids=named)
         weights = continued_weights(parent, BundleWeights.of_head(bundle, before), training_texts)
     config = plan.config(target.config, len(training_texts.head_ids))
     old = [manifest.files[path].sha256 for path in before.files] if before else []
@@ -192,6 +196,9 @@ def continued_weights(
     def of(name: str) -> Float32:
         if name == "embed_tokens.weight":
             return parent.matrix(name, training_texts.token_ids)
+        if name == "lm_head.weight":
+            whole = "embed_tokens.weight" if parent.entry.config.is_head_tied else name
+            return parent.matrix(whole, training_texts.head_ids)
         return stored.matrix(name) if len(stored.shapes[name]) == 2 else stored.vector(name)
 
     return {name: of(name) for name in stored.shapes}
@@ -201,6 +208,23 @@ def _nameable(bundle: Path, head: ModelEntry) -> npt.NDArray[np.int64]:
     """Returns the tokens that a head can name."""
     assert head.head_ids is not None
     return read_head_ids(bundle / head.head_ids, head.config.vocab_size).astype(np.int64)
+
+
+def named_instead(
+    known: npt.NDArray[np.int64], texts: Sequence[TextFeatures], always: Sequence[int]
+) -> npt.NDArray[np.int64]:
+    """Returns as many tokens as ``known``, with those that ``texts`` need in place of rare ones.
+
+    What the model said often is named. For each token that comes in, the one with the largest id
+    that the texts do not need goes: tokenizers number common tokens first.
+    """
+    counts = Counter(np.concatenate([text.top_ids[:, 0] for text in texts]).tolist())
+    needed = {token for token, n in counts.items() if n >= _OFTEN} | set(always)
+    named = set(known.tolist())
+    missing = sorted(needed - named, key=lambda token: -counts[token])
+    idle = sorted(named - needed)
+    n = min(len(missing), len(idle))
+    return np.array(sorted(named - set(idle[len(idle) - n :]) | set(missing[:n])), np.int64)
 
 
 def put_head(
