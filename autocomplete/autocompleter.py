@@ -20,12 +20,14 @@ from edgedec.autocomplete.layout import PromptLayout
 from edgedec.autocomplete.learned import LearnedOffers
 from edgedec.autocomplete.offer import Offer, TypingCounts
 from edgedec.autocomplete.reading import ReadPrompts
+from edgedec.autocomplete.written_texts import WrittenTexts
 from edgedec.models.errors import EdgedecError, SessionError
 from edgedec.runtime.backends import running_passes as running_passes
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.checks import check_callable, check_type
 from edgedec.runtime.config.suggestion import SuggestConfig
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 from edgedec.system.power import PowerSource
 
 _PASS_MS = 40.0  # of a prompt that is being read; a key that ends a pass loses what is in it
@@ -54,11 +56,13 @@ class Autocompleter:
         config: AutocompleteConfig | None = None,
         on_offer: OnOffer = lambda offer: None,
         learned: LearnedOffers | None = None,
+        replay: ReplayBuffer | None = None,
     ) -> None:
         """Starts the thread.
 
         learned: learns from what becomes of offers, as does the engine's n-gram store, and raises
             the probability that an offer needs.
+        replay: keeps what is written, for a draft head to learn from.
         """
         check_callable("on_offer", on_offer)
         self._engine = engine
@@ -71,6 +75,9 @@ class Autocompleter:
         self._journal = None
         if learned is not None:
             self._journal = Journal(learned, engine.tokenizer, engine.learn)
+        self._written = None
+        if replay is not None:
+            self._written = WrittenTexts(replay, self._layout.prompt)
         self._power = PowerSource()
         self.counts = TypingCounts()
         self._changed = threading.Condition()
@@ -235,6 +242,8 @@ class Autocompleter:
                 self._answer.stream.stop()
             if self._journal is not None:
                 self._journal.close()
+            if self._written is not None:
+                self._written.close()
 
     def _take(self) -> bool:
         """Waits for something to do and notes what is wanted; False when closed."""
@@ -267,6 +276,8 @@ class Autocompleter:
         self._document, self._window, self._ahead_s = document, window, 0.0
         if self._journal is not None:
             self._journal.write(window)
+        if self._written is not None:
+            self._written.write(window)
         if self._answer is not None and self._answer.follow(window):
             self.counts.n_agreeing += 1
         else:

@@ -250,6 +250,13 @@ PAGES = {
             "The next start is faster. The text is kept in a folder that only you can read.",
             Flag(),
         ),
+        SettingRow(
+            "adapts",
+            "Improve drafts while I pause",
+            "Keeps what you write in a file that only you can read, and trains the model’s draft "
+            "head with it. Needs torch.",
+            Flag(),
+        ),
     ),
 }
 """The settings, page by page."""

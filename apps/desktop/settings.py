@@ -34,11 +34,11 @@ class EditorSettings:
     a colour for each drafter. font_size: Units: points. code_font, prose_font: families; empty: the
     system's. tab_width: Units: columns. has_tabs: new programs are indented with tabs. recent:
     paths of files that were opened or saved, the latest first. folder: the one beside the text;
-    empty: none. has_details: the panel of counters is open. learns, keeps_session: what is kept in
-    the platform's folder for state; see `TypingMemory`. spelling: the language of the dictionary
-    that prose is held against; empty: none. silent: endings of files without suggestions, such as
-    ``md txt``. edits: how the model is asked for the next edit; empty: never. typing: how
-    suggestions are made.
+    empty: none. has_details: the panel of counters is open. learns, keeps_session, adapts: what is
+    kept in the platform's folder for state; see `TypingMemory`. spelling: the language of the
+    dictionary that prose is held against; empty: none. silent: endings of files without
+    suggestions, such as ``md txt``. edits: how the model is asked for the next edit; empty: never.
+    typing: how suggestions are made.
     """
 
     bundle: str = ""
@@ -58,6 +58,7 @@ class EditorSettings:
     has_details: bool = False
     learns: bool = False
     keeps_session: bool = False
+    adapts: bool = False
     spelling: str = "en"
     silent: str = ""
     edits: str = "instruction"
@@ -96,6 +97,7 @@ class EditorSettings:
             has_details=read.flag("has_details", usual.has_details),
             learns=read.flag("learns", usual.learns),
             keeps_session=read.flag("keeps_session", usual.keeps_session),
+            adapts=read.flag("adapts", usual.adapts),
             spelling=read.text("spelling", usual.spelling),
             silent=read.text("silent", usual.silent),
             edits=_choice(read, "edits", ("", *FORMATS), usual.edits),
@@ -126,6 +128,7 @@ class EditorSettings:
         return TypingMemory(
             str(folder / "learned") if self.learns else "",
             str(folder / "sessions") if self.keeps_session else "",
+            str(folder / "written.replay") if self.adapts else "",
         )
 
 

@@ -19,7 +19,7 @@ KINDS = {
     "sessions": "what the model read and wrote",
     "learned": "lines and accepted suggestions",
     "histories": "the lines you type",
-    "replays": "texts whose drafts were rejected",
+    "replays": "texts that a draft head learns from",
     "stores": "prompts and answers, to draft from",
 }
 """Kind of what is kept -> what that is."""

@@ -33,10 +33,12 @@ def note_kept(
             note(remark)
 
 
-def remember_typing(learn: str, session: str) -> Iterator[str | None]:
-    """Puts folders of suggestions into the register; yields a remark for each first use."""
+def remember_typing(learn: str, session: str, adapt: str = "") -> Iterator[str | None]:
+    """Puts places of suggestions into the register; yields a remark for each first use."""
     from edgedec.apps.kept_texts.places import remember
 
+    if adapt:
+        yield remember("replays", user_path(adapt), "1,000,000 tokens")
     if learn:
         yield remember("learned", user_path(learn), "8 MB per tokenizer")
     if session:

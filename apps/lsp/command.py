@@ -57,6 +57,14 @@ class SuggestingOptions:
             help="Private folder that caches prompts, so that the next start is faster.",
         ),
     ] = ""
+    adapt: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Keep what you write in this private file, and improve the draft head with it "
+            "while you pause.",
+        ),
+    ] = ""
 
     def settings(self, bundle: str) -> dict[str, Any]:
         """Returns the settings by their names in `ServerSettings`."""

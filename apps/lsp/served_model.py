@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgedec.apps.kept_texts.places import remember_prefixes
 from edgedec.apps.kept_texts.remarks import remember_typing
@@ -22,6 +24,9 @@ from edgedec.models.errors import ConfigError, EdgedecError
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
+
+if TYPE_CHECKING:
+    from edgedec.apps.typing.idle_training import IdleTraining
 
 _LOOK_S = 1.0
 """How often, at most, it is looked whether the bundle was replaced."""
@@ -67,6 +72,8 @@ class ServedModel:
         self._is_news = False
         self._work: asyncio.Task[None] | None = None
         self._looked_s = 0.0
+        self._training: IdleTraining | None = None
+        self._idly: tuple[Path, TypingMemory, float] | None = None  # what it is for
         self._replacing = asyncio.Lock()
         self._is_settled = asyncio.Event()  # nothing is being loaded, nor will be by itself
 
@@ -112,6 +119,11 @@ class ServedModel:
             self._window.note(f"{folder} was replaced and is loaded again")
             self._begin(self._newest)
 
+    def stir(self) -> None:
+        """Somebody types: nothing is learned meanwhile."""
+        if self._training is not None:
+            self._training.stir()
+
     def fail(self, error: EdgedecError) -> None:
         """Says that the completer works no more; other settings may mend it."""
         self.completer = self._source = None
@@ -127,6 +139,7 @@ class ServedModel:
         if self._work is not None:
             self._work.cancel()
         self._is_settled.set()
+        await self._stop_training()
         await self._put(None, None)
 
     @property
@@ -165,15 +178,20 @@ class ServedModel:
             memory,
         )
         if self._engine is not None and source == self._source:
-            completer = Autocompleter(self._engine, settings.typing, learned=self._learned)
+            replay = await asyncio.to_thread(memory.replay, folder)
+            completer = Autocompleter(
+                self._engine, settings.typing, learned=self._learned, replay=replay
+            )
             await self._put(self._engine, completer, settings)
+            await self._train_idly(folder, settings)
             return
         progress = self._window.progress(f"loading {folder.name}")
         try:
             engine = await self._load(source, progress)
             try:
                 learned = memory.learned()
-                completer = Autocompleter(engine, settings.typing, learned=learned)
+                replay = await asyncio.to_thread(memory.replay, folder)
+                completer = Autocompleter(engine, settings.typing, learned=learned, replay=replay)
             except EdgedecError:
                 engine.close()
                 raise
@@ -181,6 +199,28 @@ class ServedModel:
             self._source, self._seen, self._learned = source, source.stamp, learned
         finally:
             progress.end()
+        await self._train_idly(folder, settings)
+
+    async def _train_idly(self, folder: Path, settings: ServerSettings) -> None:
+        """Has the head of a bundle improved while nobody types, if settings ask for it."""
+        wanted = folder, settings.memory, settings.typing.max_idle_cpu
+        if wanted == self._idly:
+            return
+        loop = asyncio.get_running_loop()
+
+        def tell(text: str) -> None:
+            with suppress(RuntimeError):  # the server has ended meanwhile
+                loop.call_soon_threadsafe(self._window.note, text)
+
+        await self._stop_training()
+        self._idly = wanted
+        memory, share = settings.memory, settings.typing.max_idle_cpu
+        self._training = await asyncio.to_thread(memory.idle_training, folder, share, tell)
+
+    async def _stop_training(self) -> None:
+        training, self._training, self._idly = self._training, None, None
+        if training is not None:
+            await asyncio.to_thread(training.close)
 
     async def _load(self, source: _Source, progress: EditorProgress) -> Engine:
         loop = asyncio.get_running_loop()
@@ -193,7 +233,7 @@ class ServedModel:
         )
         for remark in (
             remember_prefixes(source.prefix_disk_mb),
-            *remember_typing(source.memory.learn, source.memory.session),
+            *remember_typing(source.memory.learn, source.memory.session, source.memory.adapt),
         ):
             if remark:
                 self._window.note(remark)

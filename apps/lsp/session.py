@@ -156,6 +156,7 @@ class EditorSession:
 
         selected: the item of a menu that is to be taken as accepted.
         """
+        self._model.stir()
         self._model.look()
         document = self._documents.get(params.text_document.uri)
         if document is None or not document.has(params.position):
@@ -221,6 +222,7 @@ class EditorSession:
         item: types.VersionedTextDocumentIdentifier,
         changes: Sequence[types.TextDocumentContentChangeEvent],
     ) -> None:
+        self._model.stir()
         document = self._documents.get(item.uri)
         if document is not None:
             self._make_stale(item.uri)

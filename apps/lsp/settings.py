@@ -39,6 +39,7 @@ class ServerSettings:
     completion: bool | None = None
     learn: str = ""
     session: str = ""
+    adapt: str = ""
     edits: bool = True
     edit_format: str = EditConfig.format
     min_edit_probability: float | None = None
@@ -77,6 +78,7 @@ class ServerSettings:
             else read.flag("completion"),
             learn=_path(read, "learn", self.learn),
             session=_path(read, "session", self.session),
+            adapt=_path(read, "adapt", self.adapt),
             edits=self.edits if read.get("edits") is None else read.flag("edits"),
             edit_format=read.text("edit_format", self.edit_format),
             min_edit_probability=self.min_edit_probability
@@ -97,7 +99,7 @@ class ServerSettings:
     @property
     def memory(self) -> TypingMemory:
         """What is kept between two starts."""
-        return TypingMemory(self.learn, self.session)
+        return TypingMemory(self.learn, self.session, self.adapt)
 
 
 def _path(read: Fields, key: str, now: str) -> str:

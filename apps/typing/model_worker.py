@@ -21,7 +21,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from edgedec.apps.model_names import find_bundle
 from edgedec.apps.typing.bundle_stamp import stamp_of
@@ -34,6 +35,9 @@ from edgedec.runtime.opening.load import load
 from edgedec.runtime.opening.options import EngineOptions
 from edgedec.system.processes import step_back
 from edgedec.system.streams import claim_stdout
+
+if TYPE_CHECKING:
+    from edgedec.apps.typing.idle_training import IdleTraining
 
 _NICENESS = 5
 """Of the model's threads; the window's is 0."""
@@ -80,6 +84,8 @@ class Worker:
         self._n_wanted = 0
         self._is_ended = False
         self._history = EditHistory()
+        self._training: IdleTraining | None = None
+        self._idly: tuple[Path, TypingMemory, float] | None = None  # what it is for
         self._changing = threading.Lock()  # of what is served; not held while a bundle is loaded
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         for target in (self._do_work, self._tell_counts):
@@ -100,6 +106,8 @@ class Worker:
 
     def update(self, number: int, request: int, document: dict[str, Any]) -> None:
         """A document changed, or its cursor moved; ``request`` tells it apart."""
+        if self._training is not None:
+            self._training.stir()
 
         def answer(done: Future[Offer | None]) -> None:
             if not done.cancelled() and done.result() is None:
@@ -174,6 +182,8 @@ class Worker:
         """Ends what is being computed and keeps what is to be kept; what is loaded is let go."""
         with self._changing:
             self._is_ended = True
+            if self._training is not None:
+                self._training.close()
             newest, self._newest = self._newest, None
             if newest is not None and not self._is_needed(newest.engine):  # released before
                 self._let_go(newest)
@@ -203,7 +213,8 @@ class Worker:
             learned, engine = newest.learned, newest.engine
         number = self._n_made + 1
         try:
-            completer = Autocompleter(engine, typing, partial(self._offer, number), learned)
+            replay = source.memory.replay(folder)
+            completer = Autocompleter(engine, typing, partial(self._offer, number), learned, replay)
         except EdgedecError:
             if newest is None or engine is not newest.engine:
                 engine.close()
@@ -220,6 +231,19 @@ class Worker:
         self._tell("serving", number=number, reach=completer.reach, has_edits=has_edits, **about)
         if refusal:
             self._tell("failed", reason=refusal)
+        self._train_idly(folder, source.memory, typing.max_idle_cpu)
+
+    def _train_idly(self, folder: Path, memory: TypingMemory, share: float) -> None:
+        """Has the head of a bundle improved while nobody types, if that is wanted."""
+        wanted = folder, memory, share
+        if wanted != self._idly:
+            if self._training is not None:
+                self._training.close()
+            self._idly = wanted
+            self._training = memory.idle_training(folder, share, self._tell_reason)
+
+    def _tell_reason(self, reason: str) -> None:
+        self._tell("failed", reason=reason)
 
     def _predictor(self, engine: Engine, edits: str) -> tuple[EditPredictor | None, str]:
         """Returns what predicts edits, if that is wanted; or why the model cannot be asked."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgedec.apps.user_paths import user_path
 from edgedec.autocomplete import LearnedOffers
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.models.manifest import read_manifest
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 from edgedec.runtime.methods.store_source import tokenizer_sha256
 from edgedec.runtime.opening.options import EngineOptions
+
+if TYPE_CHECKING:
+    from edgedec.apps.typing.idle_training import IdleTraining
 
 N_SESSIONS = 8
 """Maximum number of documents whose KV cache is kept."""
@@ -33,11 +38,13 @@ class TypingMemory:
     learn: folder for what became of offers, and for lines written where something was offered.
     session: folder for what the model has read of each of the latest documents, so that the next
         start need not read them again.
+    adapt: file for what is written, from which the draft head learns while nobody types.
     Empty: it is not kept.
     """
 
     learn: str = ""
     session: str = ""
+    adapt: str = ""
 
     def options(self, bundle: Path, usual: EngineOptions) -> EngineOptions:
         """Returns how a bundle is loaded, with its own file of what was written in the folder.
@@ -63,6 +70,35 @@ class TypingMemory:
             ConfigError: The file makes no sense.
         """
         return LearnedOffers(user_path(self.learn) / "offers.json") if self.learn else None
+
+    def replay(self, bundle: Path) -> ReplayBuffer | None:
+        """Returns what keeps texts that are written; None where nothing is to be.
+
+        Raises:
+            BundleError: The bundle is broken.
+            ConfigError: The file is something else, or cannot be written.
+        """
+        if not self.adapt:
+            return None
+        path = user_path(self.adapt)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ConfigError(f"cannot keep texts in {path}: {error.strerror}") from None
+        return ReplayBuffer.made(path, bundle)
+
+    def idle_training(
+        self, bundle: Path, share: float, tell: Callable[[str], None]
+    ) -> IdleTraining | None:
+        """Returns what learns from these texts while nobody types; None where nothing is kept.
+
+        share: Of the time. tell: Called with what people should know.
+        """
+        if not self.adapt:
+            return None
+        from edgedec.apps.typing.idle_training import IdleTraining
+
+        return IdleTraining(bundle, user_path(self.adapt), share, tell)
 
     def recall(self, engine: Engine, bundle: Path) -> None:
         """Makes an engine know what was read before, the latest document last.

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from edgedec.runtime.engine.replay_buffer import ReplayBuffer
+
 from .conftest import INLINE, Editor, at, span
 from .test_server import SUN, inline
 
@@ -300,3 +302,22 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         "error: lsp needs pygls.server: pip install 'edgedec-runtime[lsp]'"
     )
     assert ran.stdout == ""
+
+
+def test_what_is_written_is_kept_if_that_is_asked_for(
+    start: Start, bundle: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "kept" / "my.replay"
+    editor = start(str(bundle), "--adapt", str(path))
+    editor.begin(options=QUICK)
+    editor.wait_until_loaded()
+    uri = editor.open(SUN)
+    inline(editor, uri, 0, len(SUN))
+    text = SUN + " and so it goes on and on." * 16
+    everything = {"textDocument": {"uri": uri, "version": 2}, "contentChanges": [{"text": text}]}
+    editor.notify("textDocument/didChange", everything)
+    inline(editor, uri, 0, len(text))
+    assert editor.end() == 0
+    buffer = ReplayBuffer.of_bundle(path, bundle)
+    assert len(buffer.numbers()) == 1
+    assert not list(bundle.parent.glob(".*.adapt")), "nothing was trained"
