@@ -203,8 +203,8 @@ class ServedModel:
 
     async def _train_idly(self, folder: Path, settings: ServerSettings) -> None:
         """Has the head of a bundle improved while nobody types, if settings ask for it."""
-        wanted = folder, settings.memory, settings.typing.max_idle_cpu
-        if wanted == self._idly:
+        trained_for = folder, settings.memory, settings.typing.max_idle_cpu
+        if trained_for == self._idly:
             return
         loop = asyncio.get_running_loop()
 
@@ -213,7 +213,7 @@ class ServedModel:
                 loop.call_soon_threadsafe(self._window.note, text)
 
         await self._stop_training()
-        self._idly = wanted
+        self._idly = trained_for
         memory, share = settings.memory, settings.typing.max_idle_cpu
         self._training = await asyncio.to_thread(memory.idle_training, folder, share, tell)
 

@@ -235,11 +235,11 @@ class Worker:
 
     def _train_idly(self, folder: Path, memory: TypingMemory, share: float) -> None:
         """Has the head of a bundle improved while nobody types, if that is wanted."""
-        wanted = folder, memory, share
-        if wanted != self._idly:
+        trained_for = folder, memory, share
+        if trained_for != self._idly:
             if self._training is not None:
                 self._training.close()
-            self._idly = wanted
+            self._idly = trained_for
             self._training = memory.idle_training(folder, share, self._tell_reason)
 
     def _tell_reason(self, reason: str) -> None:

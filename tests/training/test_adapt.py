@@ -174,7 +174,7 @@ def test_one_that_is_killed_leaves_the_bundle_whole_and_goes_on(own: Path, repla
 
 
 def _command(bundle: Path, replay: Path) -> list[str]:
-    options = ["--epochs", "300", "--learning-rate", "0.003", "--threads", "1", "--json"]
+    options = ["--epochs", "60", "--learning-rate", "0.01", "--threads", "1", "--json"]
     command = [sys.executable, "-m", "edgedec", "train", "adapt", str(bundle), *options]
     return [*command, "--from", str(replay)]
 

@@ -75,8 +75,8 @@ class AdaptFolder:
     def used(self) -> UsedTexts:
         """The texts that were used; of a damaged file none."""
         try:
-            stated = json.loads((self.path / _STATE).read_bytes())
-            return UsedTexts(int(stated["learned"]), int(stated["begun"]))
+            numbers = json.loads((self.path / _STATE).read_bytes())
+            return UsedTexts(int(numbers["learned"]), int(numbers["begun"]))
         except (OSError, ValueError, LookupError, TypeError):
             return UsedTexts()
 
@@ -138,13 +138,13 @@ class AdaptFolder:
                 "not fit"
             )
         assert kept.head is not None
-        own = _own_files(kept)
-        for name in own:
+        names = _own_files(kept)
+        for name in names:
             check_file(before, name, kept.files[name])
             check_hash(before, name, kept.files[name])
 
         def write(folder: Path) -> None:
-            for name in own:
+            for name in names:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(before / name, folder / name)
 
@@ -157,7 +157,7 @@ class AdaptFolder:
     def _kept(self, before: Path) -> BundleManifest:
         """Returns the manifest that the bundle had with the head that was kept."""
         try:
-            stated = json.loads((before / MANIFEST_NAME).read_bytes())
+            fields = json.loads((before / MANIFEST_NAME).read_bytes())
         except FileNotFoundError:
             raise ConfigError(
                 f"there is no earlier head of {self.bundle}: nothing was changed since it was "
@@ -165,7 +165,7 @@ class AdaptFolder:
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise BundleError(f"cannot read {before / MANIFEST_NAME}: {error}") from None
-        return BundleManifest.from_dict(stated)
+        return BundleManifest.from_dict(fields)
 
     def _note(self, used: UsedTexts) -> None:
         replace_text(self.path / _STATE, json.dumps(asdict(used)), is_private=True)

@@ -149,5 +149,5 @@ def _trainable(bundle: Path, manifest: BundleManifest) -> HeadEntry:
 
 def _scheme(head: HeadEntry) -> str:
     """Returns the scheme that a head was quantised by."""
-    stated = head.head.tensor_formats["lm_head.weight"]
-    return next(name for name, fmt in SCHEMES.items() if fmt == stated)
+    format_name = head.head.tensor_formats["lm_head.weight"]
+    return next(name for name, fmt in SCHEMES.items() if fmt == format_name)
