@@ -58,7 +58,7 @@ from edgedec.runtime.sequences.prefill import PREFILL_CHUNK
 from edgedec.runtime.sequences.rows import ALONE, OtherTexts, Rows
 
 if TYPE_CHECKING:
-    from edgedec.runtime.decoding.shared_throughput import SharedThroughput
+    from edgedec.runtime.decoding.shared_throughput import SharedText, SharedThroughput
 
 MTP = "mtp"
 """Name of the drafter whose drafts come with passes."""
@@ -140,7 +140,7 @@ class AutoPlanner:
     @property
     def is_resting(self) -> bool:
         n_others = len(self.under_way)
-        return n_others > 0 and not self.throughput.is_drafting(n_others + 1)
+        return n_others > 0 and not self.throughput.may_lend(n_others + 1)
 
     @property
     def failures(self) -> dict[str, str]:
@@ -153,6 +153,12 @@ class AutoPlanner:
     ) -> AutoPlanning:
         """Returns the part of a new output's request."""
         return AutoPlanning(self, prompt, clock)
+
+    def begin_among(self, n_others: int) -> SharedText:
+        """Returns the account of a text that shares passes with so many others."""
+        from edgedec.runtime.decoding.shared_throughput import SharedText
+
+        return SharedText(self.throughput, n_others + 1)
 
     def begin_team(self, prompt: DraftPrompt) -> DraftingTeam:
         """Returns the parts of the drafters in a new output's request."""
@@ -221,15 +227,17 @@ class AutoPlanning(Planning):
         self._free_ledger = Ledger()  # of rounds in which no model drafted
         self._costs = planner.costs.of(TARGET)
         self._own_costs: CostTable | None = None  # where others share the passes
-        self._sharing = SharingEstimate(len(planner.under_way))
-        self._rests_with_others = planner.is_resting
+        n_others = len(planner.under_way)
+        self._sharing = SharingEstimate(n_others)
+        self._shared: SharedText | None = planner.begin_among(n_others) if n_others else None
+        self._rests_with_others = self._shared is not None and not self._shared.is_drafting
         planner.under_way.add(self)
         self._proposed = self._drafted = DraftTree()
         self._decision: Decision | None = None
         self._asking_ms = self._had_mtp = 0.0
         self.log = DecisionLog()
-        self._ended_s = 0.0  # when the latest round did
-        self._n_plain = 0  # rounds since others drafted, or this text
+        self._ended_s = 0.0  # when the latest round did, by the text's own clock
+        self._model_ms = 0.0  # of this round, in which a model drafted
         self._has_team = False
         if not self._rests_with_others:
             self._begin_team(prompt)
@@ -293,7 +301,7 @@ class AutoPlanning(Planning):
     def rested(self, rows: Rows) -> None:
         if self._rests_with_others:
             self.log.add(_SHARED, 0, rows.ms)
-            self._end_round(rows.company, 1)
+            self._end_round(rows.company, 1, 0, rows.ms)
             return
         step_ms = self._sharing.plain_ms(self._costs)
         self._rest()
@@ -307,7 +315,7 @@ class AutoPlanning(Planning):
             self._begin_team(replace(self._prompt, tokens=[*context.tokens[:-1]], hidden={}))
         began_s = self._clock()
         costs = self._own_costs = self._sharing.costs(self._costs)
-        self._asked_ms, self._model, self._asking_ms = {}, None, 0.0
+        self._asked_ms, self._model, self._asking_ms, self._model_ms = {}, None, 0.0, 0.0
         if not self._costs.has_scale:
             self._had_mtp = 0.0
             self._decision = _UNKNOWN
@@ -353,6 +361,8 @@ class AutoPlanning(Planning):
     def end(self) -> None:
         """The output ended: what it saved or lost is the next requests'."""
         self._planner.under_way.discard(self)
+        if self._shared is not None:
+            self._shared.end()
         for role in (TARGET, *self._planner.roles):
             self._planner.costs.keep(role)
         self._planner.known_worth.update(self._worth)
@@ -477,7 +487,7 @@ class AutoPlanning(Planning):
         )
         began_s = self._clock()
         self._drafted = yield from model.drafting.propose(context, budget)
-        ms = 1000 * (self._clock() - began_s)
+        ms = self._model_ms = 1000 * (self._clock() - began_s)
         cost = model.drafting.drafting.passes.cost
         cost.takes_in_all(ms)
         if 0 < cost.n_fed <= PREFILL_CHUNK:
@@ -583,28 +593,46 @@ class AutoPlanning(Planning):
     def _count_pass(self, company: OtherTexts, n_emitted: int, n_rows: int, ms: float) -> None:
         """Learns what a pass took and who shared it."""
         self._sharing.observe(company, n_emitted)
-        self._end_round(company, n_emitted)
+        self._end_round(company, n_emitted, n_rows - 1, ms)
         n_all = n_rows + company.n_rows
         # A pass over rows of several texts takes a little longer than one over as many of one.
         if company == ALONE or not self._costs.has_seen(n_all):
             self._costs.observe(n_all, ms)
 
-    def _end_round(self, company: OtherTexts, n_emitted: int) -> None:
+    def _end_round(
+        self, company: OtherTexts, n_emitted: int, n_drafted: int, pass_ms: float
+    ) -> None:
         """Learns what the round took in all, and decides whether the next one may draft."""
         n_others = company.n_texts
-        if not n_others and not self._rests_with_others:
-            self._ended_s, self._n_plain = 0.0, 0
+        if not n_others:
+            self._be_alone()
             return
-        throughput = self._planner.throughput
-        now_s, began_s = throughput.now_s(), self._ended_s
+        now_s, began_s = self._clock(), self._ended_s
         self._ended_s = now_s
-        was_resting = self._rests_with_others
-        self._n_plain = self._n_plain + 1 if was_resting else 0
-        if n_others and began_s and self._n_plain != 1:
-            throughput.observe(company, n_emitted, 1000 * (now_s - began_s), was_resting)
-        self._rests_with_others = n_others > 0 and not throughput.is_drafting(n_others + 1)
-        if was_resting and not self._rests_with_others:
-            self._sharing = SharingEstimate(n_others)
+        if self._shared is None:
+            self._shared = self._planner.begin_among(n_others)
+        shared = self._shared
+        own_ms = 1000 * (now_s - began_s) - pass_ms if began_s else 0.0
+        if self._rests_with_others:
+            shared.rested(company, own_ms, pass_ms)
+            if shared.is_drafting:
+                self._sharing = SharingEstimate(n_others)
+        else:
+            # Those that draft share the passes of their models.
+            n_drafting = max(self._planner.throughput.n_drafting, 1)
+            own_ms -= self._model_ms * (1 - 1 / n_drafting)
+            shared.drafted(company, n_emitted, n_drafted, own_ms, pass_ms)
+        self._rests_with_others = not shared.is_drafting
+
+    def _be_alone(self) -> None:
+        """Ends what the text has to do with others: nobody shares its passes."""
+        self._ended_s = 0.0
+        if self._shared is not None:
+            self._shared.end()
+            self._shared = None
+            if self._rests_with_others:
+                self._sharing = SharingEstimate(0)
+            self._rests_with_others = False
 
 
 class SharingEstimate:

@@ -45,7 +45,7 @@ from edgedec.runtime.drafting.drafters.mtp import Mtp
 from edgedec.runtime.drafting.drafters.recycling import TokenRecycling
 from edgedec.runtime.drafting.drafters.trigram import Trigrams
 from edgedec.runtime.sampling.noise import Noise
-from edgedec.runtime.sequences.passes import Pass, Passes
+from edgedec.runtime.sequences.passes import Pass, Passes, T
 from edgedec.runtime.sequences.row_stats import RowStats
 from edgedec.runtime.sequences.rows import MtpRows, OtherTexts, Rows
 from edgedec.runtime.sequences.sequence import TokenSequence
@@ -136,7 +136,21 @@ class VirtualClock(BusyClock):
 
     def now_s(self) -> float:
         """Returns the replayed time. Units: seconds."""
-        return self._time.seen_ms / 1000
+        return self._time.seen_ms / 1000 - self._waited_s
+
+    def kept(self, passes: Passes[T]) -> Passes[T]:
+        """Returns the result of a step; while others compute, only the step's passes count."""
+        rows: Any = None
+        while True:
+            try:
+                pass_ = passes.send(rows)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            before_ms = self._time.seen_ms
+            rows = yield pass_
+            self.skip((self._time.seen_ms - before_ms) / 1000)
+            self.add(rows.ms)
 
 
 class RecordedState:
@@ -293,8 +307,6 @@ class Replay:
             share = MTP_SHARE
         models = {"draft": RecordedDrafter()} if "draft" in self.drafters else {}
         planner: Planner = self.make(free, self.costs(self.machine), models, share)
-        if isinstance(planner, AutoPlanner):
-            planner.throughput.now_s = VirtualClock(self._time).now_s
         team: Any = getattr(planner, "team", None)
         self._is_timed = team is not None
         if team is not None:
@@ -357,7 +369,7 @@ class Replay:
         sequence = TokenSequence(self._target, 4096)  # type: ignore[arg-type]
         prompt, n_new = trace.tokens[: trace.n_prompt].tolist(), len(trace)
         state = DecodeState.start(sequence, prompt, GenerationConfig(max_new_tokens=n_new))
-        state.clock = VirtualClock(self._time)
+        state.clock = clock = VirtualClock(self._time)
         before = Pass(sequence, TokenTree.chain(prompt), [len(prompt) - 1])
         _done(before, Rows(np.zeros((0, 1), np.float32)))
         sequence.commit(range(len(prompt)))
@@ -371,7 +383,7 @@ class Replay:
         noise = Noise(0)
         while state.n_left > 0:
             n_before = len(state.tokens)
-            result = yield from decoding.step(noise)
+            result = yield from clock.kept(decoding.step(noise))
             for token in result.tokens[: state.n_left]:
                 state.append(token)
             self._n_written = len(state.tokens) - trace.n_prompt

@@ -209,15 +209,14 @@ def test_a_text_that_begins_among_others_begins_no_drafter_until_it_may_draft() 
 
     def ticking() -> float:
         nonlocal now_s
-        now_s += 0.010
+        now_s += 0.011
         return now_s
 
-    planner.throughput.now_s = ticking
     assert not planner.is_resting
     first = begin(planner)
     assert not first.is_resting
     assert planner.is_resting
-    second = begin(planner)
+    second = begin(planner, ticking)
     assert drafter.begun == [10]
     rest(second, 7, OtherTexts(1, 1, 1))
     assert not second.is_resting
@@ -233,17 +232,16 @@ def test_a_text_that_begins_among_others_begins_no_drafter_until_it_may_draft() 
     assert not planner.is_resting
 
 
-def test_texts_rest_together_where_whole_rounds_with_drafts_are_slower() -> None:
-    """Their passes are as fast as said, but the time between rounds grows."""
+def test_a_text_rests_among_others_where_its_rounds_with_drafts_take_long() -> None:
+    """Its passes are as fast as said, but the time between them grows."""
     planner = make([Oracle(0.5, 0.9, 4)], FLAT)
     now_s = 0.0
-    planner.throughput.now_s = lambda: now_s
-    planning = begin(planner)
+    planning = begin(planner, lambda: now_s)
     begin(planner)
     tokens, sizes = TEXT[:10], []
     for _ in range(100):
         if planning.is_resting:
-            now_s += 0.010
+            now_s += 0.011
             planning.rested(Rows(np.zeros((1, 8)), ms=10.0, company=OtherTexts(1, 1, 1)))
             sizes.append(-1)
             tokens = TEXT[: len(tokens) + 1]
@@ -253,7 +251,7 @@ def test_texts_rest_together_where_whole_rounds_with_drafts_are_slower() -> None
         path = tree.matching(TEXT[len(tokens) :])
         emitted = tuple(TEXT[len(tokens) : len(tokens) + len(path) + 1])
         stats = RowStats.of(np.zeros((len(tree) + 1, 8), np.float32))
-        now_s += 0.010 * (len(emitted) + 0.5)
+        now_s += 0.012 * (len(emitted) + 0.5)
         timings = RoundTimings(0.0, 11.0, OtherTexts(1, 1, len(tree) + 1))
         planning.observe(context, RoundOutcome(tree, tuple(path), emitted, stats), timings)
         tokens = [*tokens, *emitted]
