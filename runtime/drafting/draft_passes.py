@@ -26,8 +26,6 @@ class DraftPasses:
         is known.
     """
 
-    layer_gates: tuple[bool, ...] | None = None
-    """The sub-layers that run, as a `Pass` states them."""
     hidden_layers: Sequence[int] = ()
     """Layers whose hidden states come with the rows."""
     takes_guesses = True
@@ -145,7 +143,6 @@ class DraftPasses:
             self.hidden_layers,
             n_known=n_known,
             with_logits=with_logits,
-            layer_gates=self.layer_gates,
         )
         self._tokens, self._parents = list(tree.tokens), list(tree.parents)
         return rows

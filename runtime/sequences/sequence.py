@@ -187,14 +187,11 @@ class TokenSequence:
         self.state.commit(place.n_past, tree, rows)
         self._pending = tree
 
-    def commit(self, path: Sequence[int], *, is_approximate: bool = False) -> None:
-        """Keeps the rows of the last pass named by ``path`` (root first), drops the others.
-
-        is_approximate: the pass may have left sub-layers out; what follows is approximate.
-        """
+    def commit(self, path: Sequence[int]) -> None:
+        """Keeps the rows of the last pass named by ``path`` (root first), drops the others."""
         tree, place = self._pending, self._pending_place
         if tree is None or self._is_pending_gated or place.sees_predicted:
-            tree = self._check_committable(is_approximate)
+            tree = self._check_committable()
         check_way(tree, path)
         self.state.commit(place.n_past, tree, path)
         self._pending = None
@@ -206,7 +203,6 @@ class TokenSequence:
             return
         rest, self._partial = self._partial[len(tokens) :], []
         self._n_predicted = max(0, self._n_predicted - len(tokens))
-        self._n_exact = self.n_exact if is_approximate else self._n_exact
         self._tokens.extend(tokens)
         self._partial = rest
 
@@ -429,11 +425,11 @@ class TokenSequence:
         if not 0 < n_known < len(tree):
             raise SessionError(f"n_known is {n_known}, expected 0 to {len(tree) - 1}")
 
-    def _check_committable(self, is_approximate: bool) -> TokenTree:
+    def _check_committable(self) -> TokenTree:
         """Returns the pending tree; raises a SessionError where it cannot be committed."""
         if self._pending is None:
             raise SessionError("commit needs a pass that was not committed yet; run one first")
-        if self._is_pending_gated and not is_approximate:
+        if self._is_pending_gated:
             raise SessionError(
                 "the last pass left sub-layers out, so it cannot be committed: run the whole first"
             )
