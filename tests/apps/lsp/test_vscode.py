@@ -6,12 +6,14 @@ import json
 import shutil
 import subprocess
 import zipfile
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgedec.apps.lsp.settings import _FOREIGN, ServerSettings
+from edgedec.apps.typing.typing_memory import TypingMemory
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "editors/vscode"
@@ -36,6 +38,12 @@ def test_settings_are_those_of_the_server() -> None:
     assert usual.changed_by(given) == usual
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in readme for name in properties)
+
+
+def test_an_untrusted_folder_names_no_file() -> None:
+    restricted = MANIFEST["capabilities"]["untrustedWorkspaces"]["restrictedConfigurations"]
+    places = {"command", "bundle", *(field.name for field in fields(TypingMemory))}
+    assert {name.removeprefix("edgedec.") for name in restricted} == places
 
 
 def test_the_program_is_found_where_python_is(tmp_path: Path) -> None:
