@@ -76,7 +76,9 @@ def test_settings_by_every_way(start: Start, bundle: Path, tmp_path: Path) -> No
     editor.wait_for("window/showMessage", "missing.edgedec")
     change = "workspace/didChangeConfiguration"
     editor.notify(change, {"settings": {"edgedec": {"bundel": "x"}}})
-    editor.wait_for("window/showMessage", "has the key 'bundel', expected only adapt, bundle, completion")
+    editor.wait_for(
+        "window/showMessage", "has the key 'bundel', expected only adapt, bundle, completion"
+    )
     editor.notify(change, {"settings": {"edgedec": {**QUICK, "bundle": 7}}})
     editor.wait_for("window/showMessage", "bundle is 7, expected text")
     editor.notify(change, {"settings": {"edgedec": {"session": "\ud800"}}})
