@@ -16,6 +16,7 @@ _NAMES = {
     "prefixes": ("*.kv", ".*.kv.*"),
     "sessions": ("*.session", ".*.session.*"),
     "learned": ("offers.json", "*.ngrams", ".offers.json.*", ".*.ngrams.*"),
+    "replays": ("texts.json", "*.bin", "*.npz", ".texts.json.*", ".*.npz.*"),
 }
 """Kind -> names of files in a folder of it, and of what killed writers left of them."""
 

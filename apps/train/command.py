@@ -286,7 +286,9 @@ def adapt(
 
       edgedec train adapt code.edgedec --undo
     """
+    from edgedec.apps.kept_texts.places import remember
     from edgedec.apps.typing.typing_memory import share_of
+    from edgedec.training.heads.adapt_folder import AdaptFolder
     from edgedec.training.heads.adapt_job import adapt_head
     from edgedec.training.heads.adapt_job import undo as undo_swap
 
@@ -300,6 +302,10 @@ def adapt(
     training = TrainingOptions(
         max_tokens=max_tokens, epochs=epochs, learning_rate=learning_rate, threads=threads
     )
+    if remark := remember(
+        "replays", AdaptFolder(bundle).features, f"{max_tokens:,} tokens, until a training ends"
+    ):
+        note(remark)
     share = 1.0 if max_cpu is None else share_of(max_cpu)
     if max_cpu is not None:
         step_back(_LOWEST)

@@ -155,7 +155,7 @@ def test_two_processes_never_train_one_head(own: Path, replay: Path) -> None:
 def test_one_that_is_killed_leaves_the_bundle_whole_and_goes_on(own: Path, replay: Path) -> None:
     """Killed within reading and within training; the same texts are learned to the end."""
     before = digests(own)
-    features = AdaptFolder(own).path / "features"
+    features = AdaptFolder(own).features
     for sign in ("texts.json", "hydra.npz"):
         process = subprocess.Popen(_command(own, replay), stderr=subprocess.DEVNULL)
         end_s = time.monotonic() + 60
@@ -165,12 +165,30 @@ def test_one_that_is_killed_leaves_the_bundle_whole_and_goes_on(own: Path, repla
         process.kill()
         process.wait()
         assert digests(own) == before
+    listed = subprocess.run(_KEPT, capture_output=True, check=True)
+    assert str(features) in {row["path"] for row in json.loads(listed.stdout)["kept"]}
     last = AdaptFolder(own).used.begun
     keep(replay, own, 1)
     done = subprocess.run(_command(own, replay), capture_output=True, check=True)
     assert json.loads(done.stdout)["is_swapped"]
     assert AdaptFolder(own).used.learned == last
     assert leftovers(own) == ["before", "texts.json"]
+
+
+def test_texts_of_a_killed_training_can_be_removed(own: Path, replay: Path) -> None:
+    features = AdaptFolder(own).features
+    process = subprocess.Popen(_command(own, replay), stderr=subprocess.DEVNULL)
+    end_s = time.monotonic() + 60
+    while not (features / "hydra.npz").exists() and process.poll() is None:
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    subprocess.run([*_KEPT, "--clear"], capture_output=True, check=True)
+    assert not any(features.iterdir())
+
+
+_KEPT = [sys.executable, "-m", "edgedec", "kept", "replays", "--json"]
 
 
 def _command(bundle: Path, replay: Path) -> list[str]:

@@ -41,6 +41,11 @@ class AdaptFolder:
         self.bundle = bundle.resolve() if bundle.is_symlink() else bundle
         self.path = self.bundle.with_name(f".{self.bundle.name}.adapt")
 
+    @property
+    def features(self) -> Path:
+        """The folder of the texts of a training under way, and of what it computed of them."""
+        return self.path / "features"
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Makes the folder, which no other process may use in the block.

@@ -93,7 +93,7 @@ def adapt_head(
         job = HeadJob(
             folder.bundle,
             trial,
-            dataclasses.replace(options, features=folder.path / "features", force=True),
+            dataclasses.replace(options, features=folder.features, force=True),
             kind=head.kind,
             scheme=_scheme(head),
             n_steps=max(3, head.head.config.n_layers),
@@ -110,7 +110,7 @@ def adapt_head(
         if done.is_swapped:
             _swap(folder, manifest, trial)
         folder.end(last)
-        for path in (trial, folder.path / "features"):
+        for path in (trial, folder.features):
             shutil.rmtree(path, ignore_errors=True)
     return done
 
