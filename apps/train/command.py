@@ -364,7 +364,7 @@ def draft(
 
 
 def _train_head(job: HeadJob, is_json: bool) -> None:
-    """Does what ``job`` asks for, and says what became of it."""
+    """Trains the head that ``job`` describes, and prints the report."""
     from edgedec.training.heads.head_job import train_bundle_head
 
     _run(lambda report, is_stopping: train_bundle_head(job, report, is_stopping), is_json)

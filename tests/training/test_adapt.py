@@ -57,7 +57,7 @@ def own(ignorant: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def replay(own: Path, tmp_path: Path) -> Path:
-    """Texts that are much alike, and of which the head knows nothing."""
+    """Texts that are much alike. The head has learned none of them."""
     path = tmp_path / "my.replay"
     keep(path, own, 3 * N_NEW)
     return path

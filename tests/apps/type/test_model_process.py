@@ -44,7 +44,7 @@ async def converse(bundle: Path) -> tuple[list[tuple[str, bool]], list[str], lis
         async with asyncio.timeout(DEADLINE_S):
             while not model.is_serving:
                 await asyncio.sleep(0.02)
-            model.update("It is", "")  # of which nobody hears: a key follows at once
+            model.update("It is", "")  # never asked for: a key follows at once
             model.update("The capital of France is", "")
             await is_done.wait()
             model.alternatives()
