@@ -50,7 +50,7 @@ def until(condition: Callable[[], object]) -> None:
 
 @contextmanager
 def training(
-    bundle: Path, replay: Path, program: str, **options: object
+    bundle: Path, replay: Path, program: str, power: PowerSource | None = None
 ) -> Iterator[tuple[IdleTraining, list[str]]]:
     """program: what runs in place of edgedec, with the arguments of that."""
     said: list[str] = []
@@ -61,7 +61,7 @@ def training(
         said.append,
         idle_s=0.2,
         command=(sys.executable, "-c", program),
-        **options,  # type: ignore[arg-type]
+        power=power,
     )
     try:
         yield idle, said
