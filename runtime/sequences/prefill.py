@@ -82,6 +82,8 @@ class ExactPrefiller:
         self, sequence: TokenSequence, prompt: Sequence[int], request: PrefillRequest
     ) -> Passes[Prefilled | None]:
         """Makes ``prompt`` the committed tokens; returns None when cancelled on the way."""
+        if (known := _known(sequence, prompt, request)) is not None:
+            return known
         request.counts.n_reused_tokens = rewind(sequence, prompt)
         hidden: dict[int, list[Float32]] = {layer: [] for layer in request.hidden_layers}
         while not request.is_cancelled():
@@ -101,9 +103,29 @@ class ExactPrefiller:
             if request.on_progress is not None:
                 request.on_progress("prefill", sequence.n_tokens, len(prompt))
             if sequence.n_tokens == len(prompt):
+                sequence.keep_row(rows)
                 whole = {layer: np.concatenate(chunks) for layer, chunks in hidden.items()}
                 return Prefilled(rows, whole)
         return None
+
+
+def _known(
+    sequence: TokenSequence, prompt: Sequence[int], request: PrefillRequest
+) -> Prefilled | None:
+    """Returns what a prefill of the same prompt left, without a pass; None if it is not known."""
+    rows = sequence.row_after(prompt)
+    if rows is None or request.is_cancelled():
+        return None
+    has_logits = len(rows.logits) > 0 or not request.with_logits
+    has_mtp = rows.mtp is not None or not request.with_mtp
+    has_all = has_logits and has_mtp and rows.hidden.keys() >= set(request.hidden_layers)
+    if not has_all or rewind(sequence, prompt, n_rows=0) < len(prompt):
+        return None
+    request.counts.n_reused_tokens = len(prompt)
+    if request.on_progress is not None:
+        request.on_progress("prefill", len(prompt), len(prompt))
+    rows = rows.copy()
+    return Prefilled(rows, {layer: rows.hidden[layer] for layer in request.hidden_layers})
 
 
 def check_fits(prompt: Sequence[int], context: int, vocab_size: int) -> None:
@@ -118,7 +140,7 @@ def check_fits(prompt: Sequence[int], context: int, vocab_size: int) -> None:
 def rewind(sequence: TokenSequence, text: Sequence[int], n_rows: int = 1) -> int:
     """Forgets what is no beginning of ``text``; returns how many of its tokens are committed.
 
-    The last ``n_rows`` never are: the rows after them are wanted, which only a pass gives. None are
+    The last ``n_rows`` never are: the rows after them are wanted, and a pass gives those. None are
     where the text goes back further than layers with a window can.
     """
     return sequence.rewind(min(common_prefix(sequence.tokens, text), len(text) - n_rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from edgedec.models.errors import SessionError
@@ -68,6 +69,7 @@ class TokenSequence:
         self._pending: TokenTree | None = None
         self._pending_place = _Place(0, range(0))
         self._is_pending_gated = False
+        self._kept: tuple[int, Rows] | None = None  # tokens, and the row after them
         self.group = ""  # of the request; other groups' texts learn nothing of this one
         self._is_closed = False
 
@@ -287,10 +289,25 @@ class TokenSequence:
             )
         self._pending = None
         self._partial, self._n_predicted = [], 0
+        if self._kept is not None and n_tokens < self._kept[0]:
+            self._kept = None
         del self._tokens[n_tokens:]
         self.state.truncate(n_tokens)
         if n_tokens <= self._n_exact:
             self._n_exact = sys.maxsize
+
+    def keep_row(self, rows: Rows) -> None:
+        """Keeps a copy of the last of ``rows``, the one after the committed tokens, with them."""
+        hidden = {layer: states[-1:] for layer, states in rows.hidden.items()}
+        self._kept = len(self._tokens), replace(rows, hidden=hidden).copy()
+
+    def row_after(self, text: Sequence[int]) -> Rows | None:
+        """Returns the row after ``text`` if it was kept last; the arrays are not to be changed."""
+        if self._kept is None:
+            return None
+        n_tokens, rows = self._kept
+        is_known = n_tokens == len(text) and common_prefix(self._tokens, text) == n_tokens
+        return rows if is_known else None
 
     def reachable(self, n_tokens: int) -> int:
         """Returns the most tokens, up to ``n_tokens``, that `truncate` can leave.
@@ -373,7 +390,7 @@ class TokenSequence:
     def close(self) -> None:
         """Releases the KV cache; further passes are a SessionError."""
         self._is_closed = True
-        self._pending = None
+        self._pending = self._kept = None
         self._tokens.clear()
         self.state.close()
 

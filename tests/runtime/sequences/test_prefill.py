@@ -86,6 +86,13 @@ def watched(passes: Passes[T]) -> tuple[list[Pass], T]:
         return seen, end.value
 
 
+def ended(passes: Passes[Any]) -> Any:
+    """Returns the result of a step that asks for no pass."""
+    with pytest.raises(StopIteration) as end:
+        next(passes)
+    return end.value.value
+
+
 @pytest.mark.parity
 @pytest.mark.parametrize("n_rows", [1, 3, 11])
 @pytest.mark.parametrize("chunk", [1, 2, 7, 16, 128])
@@ -245,3 +252,54 @@ def test_hidden_states_of_all_computed_tokens(
     for layer, states in prefilled.hidden.items():
         assert states.shape == (40 - n_held, 32)
         assert_alike(session, states, expected[layer][n_held:])
+
+
+@pytest.mark.parity
+def test_the_same_prompt_once_more_takes_no_pass(make_session: MakeSession) -> None:
+    session, stats, reported = make_session(), DecodeStats(), list[tuple[str, int, int]]()
+    layers = session.model.capabilities.hidden
+    request = PrefillRequest(
+        stats, hidden_layers=layers, on_progress=lambda *done: reported.append(done)
+    )
+    first = run_passes(ExactPrefiller().prefill(session, PROMPT, request))
+    assert first is not None
+    logits, ids = first.rows.logits.copy(), first.rows.stats.top_ids.copy()
+    run_passes(feed(session, [*PROMPT, 3, 4]))  # what was written behind it
+    for _ in range(2):
+        reported.clear()
+        again = ended(ExactPrefiller().prefill(session, PROMPT, request))
+        np.testing.assert_array_equal(again.rows.logits, logits)
+        np.testing.assert_array_equal(again.rows.stats.top_ids, ids)
+        for layer, states in first.hidden.items():
+            np.testing.assert_array_equal(again.hidden[layer], states[-1:])
+        assert list(session.tokens) == PROMPT
+        assert (stats.n_reused_tokens, reported) == (40, [("prefill", 40, 40)])
+        again.rows.logits[:] = 0  # a copy
+
+
+@pytest.mark.parametrize("other", [PROMPT[:20], [*PROMPT[:-1], 1], [*PROMPT, 1], [1]])
+def test_a_row_is_forgotten_with_its_tokens(other: list[int]) -> None:
+    session = ToySession(VOCAB, CONTEXT)
+    for text in (PROMPT, other, PROMPT):
+        request = PrefillRequest(DecodeStats())
+        prefilled = run_passes(ExactPrefiller().prefill(session, text, request))
+        assert prefilled is not None
+        expected, _ = at_once(ToySession(VOCAB, CONTEXT), text)
+        np.testing.assert_array_equal(prefilled.rows.logits, expected)
+
+
+@pytest.mark.parametrize("wanted", [{"hidden_layers": (2,)}, {"with_logits": True}])
+def test_what_was_not_kept_is_computed(make_session: MakeSession, wanted: dict[str, Any]) -> None:
+    session, stats = make_session(), DecodeStats()
+    if not session.model.capabilities.hidden:
+        pytest.skip("a toy has no layers")
+    first = PrefillRequest(stats, with_logits=False)
+    prefilled = run_passes(ExactPrefiller().prefill(session, PROMPT, first))
+    assert prefilled is not None
+    has_all = "with_logits" in wanted and len(prefilled.rows.logits) > 0
+    request = PrefillRequest(stats, **wanted)
+    prefilled = run_passes(ExactPrefiller().prefill(session, PROMPT, request))
+    assert prefilled is not None
+    assert stats.n_reused_tokens == (40 if has_all else 39)
+    assert len(prefilled.rows.logits) == 1
+    assert {*wanted.get("hidden_layers", ())} == {*prefilled.hidden}

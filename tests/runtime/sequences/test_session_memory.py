@@ -272,7 +272,8 @@ def test_groups_learn_nothing_of_each_other(make_engine: MakeEngine, max_bytes: 
     stream.stop()
     assert n_reused("three") == 0
     if max_bytes:
-        assert [n_reused(group) for group in ("", "two", "one")] == [79, 79, 79]
+        known = [n_reused(group) for group in ("", "two", "one")]
+        assert known == [79, 79, 80]  # the last one's text is in a sequence still
 
 
 @pytest.mark.parity
