@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable
 
 from dbus_fast import Message, MessageType
+
+# dbus-fast's public classes take each message out of the socket before it is answered. This name
+# and `Message._marshall` are private and may change in any version: 2.11.1 and 5.2.0 were tried.
 from dbus_fast._private.unmarshaller import Unmarshaller
 
 from edgedec.models.errors import ConfigError
@@ -64,7 +67,7 @@ class Connection:
         """
         self._serial = self._serial % 0xFFFFFFFF + 1
         message.serial = self._serial
-        raw = message._marshall(False)
+        raw = packed(message)
         if self._unsent is None:
             self._socket.sendall(raw)
         else:
@@ -189,6 +192,11 @@ def parsed(raw: bytes) -> Message:
     message = Unmarshaller(io.BytesIO(raw)).unmarshall()
     assert message is not None
     return message
+
+
+def packed(message: Message) -> bytes:
+    """Returns a message as it is sent; its serial must be set."""
+    return bytes(message._marshall(False))  # no file descriptors
 
 
 def _length(raw: bytes) -> int | None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dbus_fast import Message
 
 from edgedec.apps.type.ibus import messages
-from edgedec.apps.type.ibus.connection import Connection, parsed
+from edgedec.apps.type.ibus.connection import Connection, packed, parsed
 from edgedec.models.errors import ConfigError
 
 READY, YOURS = b"ready", b"yours"
@@ -52,7 +52,7 @@ class Guarded:
     def remember(self, message: Message) -> None:
         """Leaves a call to a successor."""
         with suppress(OSError):  # the guard has ended, as we shall
-            self._guard.send(message._marshall(False))
+            self._guard.send(packed(message))
 
 
 class States:
@@ -73,7 +73,7 @@ class States:
 
     def packets(self) -> list[bytes]:
         """Returns them as they are sent, in their order."""
-        return [bytes(message._marshall(False)) for message in self._calls.values()]
+        return [packed(message) for message in self._calls.values()]
 
 
 def is_state(message: Message) -> bool:
