@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from edgedec.apps.console.help_pages import HelpCommand, HelpGroup
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import bytes_text, print_json, stops_on_interrupt, write_out
 from edgedec.apps.model_names import named_bundle
@@ -44,27 +45,14 @@ def seed(
     ],
     bundle: Annotated[
         Path,
-        typer.Option(
-            metavar="BUNDLE",
-            help="Bundle or model that will draft from the store.",
-            callback=named_bundle,
-        ),
+        option("BUNDLE", "Bundle or model that will draft from the store.", callback=named_bundle),
     ],
     max_mb: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Maximum size of the store in MB (default 8).",
-        ),
+        int | None, option("N", "Maximum size of the store in MB (default 8).", min=1)
     ] = None,
     parallel: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Encode N files at a time. The store is the same; 1 keeps to one core.",
-        ),
+        option("N", "Encode N files at a time. The store is the same; 1 keeps to one core.", min=1),
     ] = 32,
     json: options.Json = False,
     debug: options.Debug = False,

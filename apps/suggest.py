@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json, write_out
 from edgedec.apps.options import common as options
@@ -35,14 +36,10 @@ class CompletionOptions:
         int, typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per completion.")
     ] = 8
     no_repeat: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Avoid repeating any N tokens. 0 turns it off."),
+        int, option("N", "Avoid repeating any N tokens. 0 turns it off.", min=0)
     ] = 0
     max_entropy: Annotated[
-        float,
-        typer.Option(
-            metavar="BITS", min=0.0, help="Stop before a token whose entropy is above this."
-        ),
+        float, option("BITS", "Stop before a token whose entropy is above this.", min=0.0)
     ] = math.inf
     min_prob: Annotated[
         float,
@@ -72,9 +69,7 @@ def suggest(
         typer.Argument(metavar="TEXT", help="The text. Without it, standard input is read."),
     ] = None,
     *,
-    prompt_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read the text from a file.")
-    ] = None,
+    prompt_file: Annotated[Path | None, option("FILE", "Read the text from a file.")] = None,
     completions: CompletionOptions,
     editing: EditOptions,
     chat: Annotated[

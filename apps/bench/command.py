@@ -25,6 +25,7 @@ from edgedec.apps.bench.results import measured_passes
 from edgedec.apps.bench.ttft import TtftOptions, bench_ttft
 from edgedec.apps.bench.typing import TypingOptions, bench_typing
 from edgedec.apps.bench.work import read_work
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.measuring.loop import Job, Plan, measure
@@ -63,10 +64,7 @@ class PlanOptions:
     repetitions: Annotated[
         int | None,
         typer.Option(
-            "--repetitions",
-            "-r",
-            min=1,
-            help="Repetitions (default 5, or 3 with --prompts).",
+            "--repetitions", "-r", min=1, help="Repetitions (default 5, or 3 with --prompts)."
         ),
     ] = None
     allow_noise: Annotated[
@@ -97,10 +95,7 @@ def bench(
     replay: EditsOptions,
     planning: PlanOptions,
     output: Annotated[Output, typer.Option("--output", "-o", help="Output format.")] = Output.MD,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Draw the results (extra `plots`)."),
-    ] = None,
+    plot: Annotated[Path | None, option("FILE.png", "Draw the results (extra `plots`).")] = None,
     saving: SaveOptions,
     peers: PeerOptions,
     debug: options.Debug = False,
@@ -203,9 +198,9 @@ def _check_options(
 
 
 def _check_unused(unused: _Options, reason: str) -> None:
-    for option in fields(unused):
-        if getattr(unused, option.name) != option.default:
-            raise ConfigError(f"--{option.name.replace('_', '-')} {reason}")
+    for field in fields(unused):
+        if getattr(unused, field.name) != field.default:
+            raise ConfigError(f"--{field.name.replace('_', '-')} {reason}")
 
 
 def _peers(peers: PeerOptions) -> dict[str, object]:

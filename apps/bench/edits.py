@@ -25,6 +25,7 @@ from edgedec.apps.bench.edits_job import EditRow, replay
 from edgedec.apps.bench.edits_rows import RowFile
 from edgedec.apps.bench.output import Printing
 from edgedec.apps.bench.report import written
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.tables import table
 from edgedec.apps.console.terminal import note, write_out
@@ -51,35 +52,32 @@ class EditsOptions:
 
     edits: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="PATH",
-            help="Predict the edits in the history of this git repository, or of a JSONL file. "
+        option(
+            "PATH",
+            "Predict the edits in the history of this git repository, or of a JSONL file. "
             "Repeatable.",
         ),
     ] = None
     edit_cases: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Edits per history, the newest (default 50)."),
+        int | None, option("N", "Edits per history, the newest (default 50).", min=1)
     ] = None
     edit_methods: Annotated[
-        str | None,
-        typer.Option(metavar="M,..", help="Decoding methods to compare (default auto)."),
+        str | None, option("M,..", "Decoding methods to compare (default auto).")
     ] = None
     edit_format: Annotated[
         str | None, typer.Option(help="How the model is asked (default instruction).")
     ] = None
     min_edit_probability: Annotated[
         float | None,
-        typer.Option(
-            metavar="P",
+        option(
+            "P",
+            "Show no edit that is less likely (default: what the bundle was calibrated to).",
             min=0,
             max=1,
-            help="Show no edit that is less likely (default: what the bundle was calibrated to).",
         ),
     ] = None
     edit_rows: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.jsonl", help="Keep each result here; the same command resumes."),
+        Path | None, option("FILE.jsonl", "Keep each result here; the same command resumes.")
     ] = None
     calibrate: Annotated[
         bool,

@@ -32,6 +32,7 @@ from edgedec.apps.bench.prompts_jobs import (
 from edgedec.apps.bench.prompts_report import Outcome, make_document, refusal, render
 from edgedec.apps.bench.prompts_rows import Round
 from edgedec.apps.bench.results import measured_prompts
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.measuring.disturbance import Watch
@@ -56,26 +57,18 @@ class PromptOptions:
 
     prompts: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE.jsonl",
-            help="Measure decoding methods on these prompts. Repeatable.",
-        ),
+        option("FILE.jsonl", "Measure decoding methods on these prompts. Repeatable."),
     ] = None
     methods: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,..", help="Decoding methods to compare (default plain,auto)."),
+        str | None, option("NAME,..", "Decoding methods to compare (default plain,auto).")
     ] = None
     max_new_tokens: Annotated[
-        int | None,
-        typer.Option(min=2, help="Maximum new tokens per prompt (default 128)."),
+        int | None, typer.Option(min=2, help="Maximum new tokens per prompt (default 128).")
     ] = None
     per_category: PerCategory = None
     category_key: Annotated[
         str | None,
-        typer.Option(
-            metavar="KEY",
-            help="Field with the category (default: subtask, category, or the file name).",
-        ),
+        option("KEY", "Field with the category (default: subtask, category, or the file name)."),
     ] = None
     chat: Annotated[
         bool | None,
@@ -104,8 +97,7 @@ class PromptOptions:
     ] = 0
 
     store: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draft from the n-gram store FILE without changing it."),
+        Path | None, option("FILE", "Draft from the n-gram store FILE without changing it.")
     ] = None
 
     @property

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from edgedec.apps.bench.output import Printing, refusal
 from edgedec.apps.bench.report import written
 from edgedec.apps.bench.results import measured_ttft
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.tables import table
 from edgedec.apps.console.terminal import write_out
@@ -43,20 +42,12 @@ class TtftOptions:
 
     ttft: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,..",
-            help="Measure the time to the first token for prompts of these lengths.",
-        ),
+        option("N,..", "Measure the time to the first token for prompts of these lengths."),
     ] = None
-    text: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Text that --ttft takes its prompts from."),
-    ] = None
+    text: Annotated[Path | None, option("FILE", "Text that --ttft takes its prompts from.")] = None
     answer_tokens: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="Tokens to generate after each prompt of --ttft (default 64)."
-        ),
+        option("N", "Tokens to generate after each prompt of --ttft (default 64).", min=1),
     ] = None
 
 

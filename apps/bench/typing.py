@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 
 from edgedec.apps.bench.keystrokes import DEVIATION_S, MEAN_S, Passage, read_passages
 from edgedec.apps.bench.output import Printing
@@ -17,6 +16,7 @@ from edgedec.apps.bench.report import written
 from edgedec.apps.bench.results import measured_typing
 from edgedec.apps.bench.typing_job import Typed, type_passage
 from edgedec.apps.bench.typing_rivals import N_TOKENS, compare, requests_of
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.tables import table
 from edgedec.apps.console.terminal import note, write_out
@@ -43,23 +43,17 @@ class TypingOptions:
 
     typing: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Simulate typing part of this file with autocomplete. Repeatable."
-        ),
+        option("FILE", "Simulate typing part of this file with autocomplete. Repeatable."),
     ] = None
     typed_keys: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Characters to type per file (default 200)."),
+        int | None, option("N", "Characters to type per file (default 200).", min=1)
     ] = None
     typing_methods: Annotated[
-        str | None,
-        typer.Option(metavar="M,..", help="Decoding methods to compare (default auto)."),
+        str | None, option("M,..", "Decoding methods to compare (default auto).")
     ] = None
     min_probability: Annotated[
         float | None,
-        typer.Option(
-            metavar="P", min=0, max=1, help="Suggestions stop below this probability (default 0.3)."
-        ),
+        option("P", "Suggestions stop below this probability (default 0.3).", min=0, max=1),
     ] = None
 
 

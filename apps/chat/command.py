@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from edgedec.apps.chat.talk import Talk
 from edgedec.apps.chat.typed import line_history
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.stream_text import ShowOptions
 from edgedec.apps.console.terminal import print_json
@@ -30,15 +29,13 @@ from edgedec.runtime.engine.replay_buffer import ReplayBuffer
 @takes_groups
 def chat(
     bundle: options.Bundle,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System prompt.")] = None,
+    system: Annotated[str | None, option("TEXT", "System prompt.")] = None,
     *,
     prefix_cache: Annotated[
-        int,
-        typer.Option(metavar="MB", min=0, help="Memory that keeps earlier conversations."),
+        int, option("MB", "Memory that keeps earlier conversations.", min=0)
     ] = 256,
     history: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Keep the lines you type in FILE, for the next chat."),
+        Path | None, option("FILE", "Keep the lines you type in FILE, for the next chat.")
     ] = None,
     template_var: TemplateVar = None,
     store: options.Store = None,

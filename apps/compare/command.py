@@ -13,6 +13,7 @@ from edgedec.apps.compare.columns import ResultFile
 from edgedec.apps.compare.comparison import make_comparison
 from edgedec.apps.compare.history import last_before
 from edgedec.apps.compare.tables import write_markdown, write_table
+from edgedec.apps.console.option import option
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.measuring.plotters import find_plotter
 from edgedec.apps.options import common as options
@@ -35,31 +36,19 @@ def compare(
         list[Path],
         typer.Argument(metavar="FILE...", help="Result files of `bench --save` or `eval --save`."),
     ],
-    base: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Column that the others are compared with."),
-    ] = 1,
+    base: Annotated[int, option("N", "Column that the others are compared with.", min=1)] = 1,
     against_last: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Compare FILE with the newest earlier result of the same kind in FOLDER.",
-        ),
+        option("FOLDER", "Compare FILE with the newest earlier result of the same kind in FOLDER."),
     ] = None,
     band: Annotated[
         str | None,
-        typer.Option(
-            metavar="LOW[,HIGH]",
-            help="Exit with 1 if a ratio is below LOW or above HIGH, e.g. 0.95.",
-        ),
+        option("LOW[,HIGH]", "Exit with 1 if a ratio is below LOW or above HIGH, e.g. 0.95."),
     ] = None,
     output: Annotated[
         CompareOutput, typer.Option("--output", "-o", help="Output format.")
     ] = CompareOutput.MD,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Draw the comparison (extra `plots`)."),
-    ] = None,
+    plot: Annotated[Path | None, option("FILE.png", "Draw the comparison (extra `plots`).")] = None,
     allow_noise: Annotated[
         bool, typer.Option("--allow-noise", help="Compare noisy results as well.")
     ] = False,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json, write_out
 from edgedec.apps.evaluation.job import (
@@ -44,20 +45,18 @@ class ResultOptions:
 
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE.jsonl",
+            "Write every sample to FILE. Samples already there are reused.",
             "--output",
             "-o",
-            metavar="FILE.jsonl",
-            help="Write every sample to FILE. Samples already there are reused.",
         ),
     ] = None
     compare: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE.jsonl", help="Compare with the samples in a file. Repeatable."),
+        list[Path] | None, option("FILE.jsonl", "Compare with the samples in a file. Repeatable.")
     ] = None
     plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Draw quality against time (extra `plots`)."),
+        Path | None, option("FILE.png", "Draw quality against time (extra `plots`).")
     ] = None
 
 

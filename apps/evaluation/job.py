@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from edgedec import __version__
+from edgedec.apps.console.option import option
 from edgedec.apps.evaluation.compressed import QUESTIONS, Compressed, CompressedAnswers
 from edgedec.apps.evaluation.frontier import DRAFT_ALONE, GRID, references_of
 from edgedec.apps.evaluation.gsm8k import Gsm8k
@@ -86,47 +87,41 @@ class TaskOptions:
 
     task: Annotated[
         TaskName | None,
-        typer.Option(
-            "--task", "--suite", metavar="TASK", help=f"What to evaluate: {', '.join(TaskName)}."
-        ),
+        option("TASK", f"What to evaluate: {', '.join(TaskName)}.", "--task", "--suite"),
     ] = None
     data: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Problems, one JSON object per line; a text for perplexity. The task compressed "
+        option(
+            "FILE",
+            "Problems, one JSON object per line; a text for perplexity. The task compressed "
             "has its own.",
         ),
     ] = None
     limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Use only the first N problems or windows."),
+        int | None, option("N", "Use only the first N problems or windows.", min=1)
     ] = None
     parallel: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Answer N problems at a time. The answers are the same, but each takes longer "
+        option(
+            "N",
+            "Answer N problems at a time. The answers are the same, but each takes longer "
             "(default: the fastest number for one setting, 1 to compare several).",
+            min=1,
         ),
     ] = None
-    methods: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,..", help="Methods to compare on every problem."),
-    ] = None
+    methods: Annotated[str | None, option("NAME,..", "Methods to compare on every problem.")] = None
     switch: Annotated[
         str | None,
-        typer.Option(
-            metavar="POLICY:..",
-            help="Let the draft model write part of the text, e.g. ead:threshold=1.5,mode=repair.",
+        option(
+            "POLICY:..",
+            "Let the draft model write part of the text, e.g. ead:threshold=1.5,mode=repair.",
         ),
     ] = None
     settings: Annotated[
         str | None,
-        typer.Option(
-            metavar="SETTING;..",
-            help="Settings to compare on every problem: methods, switching or layer "
+        option(
+            "SETTING;..",
+            "Settings to compare on every problem: methods, switching or layer "
             "settings; uscd: contrast with the prompt without its examples; "
             "draft-alone: only the draft model; predicted: plain "
             "after a predicted prompt; pruned: the target model without those "
@@ -135,18 +130,17 @@ class TaskOptions:
     ] = None
     best_of: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,..",
-            help="Also judge the best of N tries at each problem. --temperature (default 0.8) is "
+        option(
+            "N,..",
+            "Also judge the best of N tries at each problem. --temperature (default 0.8) is "
             "then only for these tries.",
         ),
     ] = None
     choose: Annotated[
         str | None,
-        typer.Option(
-            metavar="CHOOSER,..",
-            help="How --best-of chooses: vote (default), weighted, likelihood, tests, iterate, "
-            "tree.",
+        option(
+            "CHOOSER,..",
+            "How --best-of chooses: vote (default), weighted, likelihood, tests, iterate, tree.",
         ),
     ] = None
     frontier: Annotated[

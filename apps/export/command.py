@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, bytes_amount
 from edgedec.apps.console.terminal import print_json
 from edgedec.apps.export.options import DeviceOptions, DraftingOptions, WeightOptions
@@ -30,17 +31,13 @@ def export(
             "such as smollm2-135m-instruct.",
         ),
     ],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="BUNDLE", help="Bundle folder to write."),
-    ],
+    output: Annotated[Path, option("BUNDLE", "Bundle folder to write.", "--output", "-o")],
     *,
     weights: WeightOptions,
     device: DeviceOptions,
     drafting: DraftingOptions,
     dump_passes: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the graph after each compiler pass to DIR."),
+        Path | None, option("DIR", "Write the graph after each compiler pass to DIR.")
     ] = None,
     force: Annotated[
         bool,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgedec.apps.console.option import option
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.models.kv_formats import KV_FORMATS
@@ -64,21 +65,19 @@ class WeightOptions:
     ] = Quantization.KEEP
     calibrate: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Text to calibrate quantisation on. Takes minutes and loses much "
+        option(
+            "FILE",
+            "Text to calibrate quantisation on. Takes minutes and loses much "
             "less at 4 bits. --target qnn measures activations on it.",
         ),
     ] = None
     target_bits: Annotated[
-        float | None,
-        typer.Option(metavar="BITS", help="Average bits per weight for --quant mixed (4.5-8.5)."),
+        float | None, option("BITS", "Average bits per weight for --quant mixed (4.5-8.5).")
     ] = None
     lora: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="DIR[:SCALE]",
-            help="Merge a LoRA adapter in PEFT's format before quantising. Repeatable.",
+        option(
+            "DIR[:SCALE]", "Merge a LoRA adapter in PEFT's format before quantising. Repeatable."
         ),
     ] = None
 
@@ -92,56 +91,48 @@ class WeightOptions:
 class DeviceOptions:
     """What the bundle is for, and what its graphs can do."""
 
-    target: Annotated[
-        str,
-        typer.Option(help=_targets_help()),
-    ] = "cpu"
+    target: Annotated[str, typer.Option(help=_targets_help())] = "cpu"
     compiler: Annotated[
         str | None,
-        typer.Option(
-            metavar="fused|tvm",
-            help="Compiler for --target cpu: fused (default, runs on ONNX Runtime) "
+        option(
+            "fused|tvm",
+            "Compiler for --target cpu: fused (default, runs on ONNX Runtime) "
             "or tvm (a library that needs no ONNX Runtime; extra tvm).",
         ),
     ] = None
     triple: Annotated[
         str | None,
-        typer.Option(
-            metavar="TRIPLE",
-            help="Make the bundle for one kind of machine, edgedec's kernels for it included: "
+        option(
+            "TRIPLE",
+            "Make the bundle for one kind of machine, edgedec's kernels for it included: "
             "aarch64-linux-gnu or x86_64-linux-gnu. Needs a checkout, and a C++ compiler for it.",
         ),
     ] = None
     soc: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SOC",
-            help=_chips_help("soc", "System on a chip that the bundle is for"),
-        ),
+        str | None, option("SOC", _chips_help("soc", "System on a chip that the bundle is for"))
     ] = None
     arch: Annotated[
         str | None,
-        typer.Option(
-            metavar="ARCH",
-            help=_chips_help("arch", "GPUs that the bundle is for")
+        option(
+            "ARCH",
+            _chips_help("arch", "GPUs that the bundle is for")
             + " This machine's by default. Needs nvcc.",
         ),
     ] = None
     kv_cache: Annotated[
         str | None,
-        typer.Option(
-            metavar="|".join(_kv_format_choices()),
-            help="KV cache format: float16 (default for cpu), int8 (half the memory), k5v4 (keys "
+        option(
+            "|".join(_kv_format_choices()),
+            "KV cache format: float16 (default for cpu), int8 (half the memory), k5v4 (keys "
             "of 5 bits, values of 4: 0.3 of it; the export reports how both change logits) or "
             "float32 (default for ort, which computes in this format).",
         ),
     ] = None
     context: Annotated[
-        int | None,
-        typer.Option(min=1, help="Maximum context (default: as trained)."),
+        int | None, typer.Option(min=1, help="Maximum context (default: as trained).")
     ] = None
     hidden_layers: Annotated[
-        str, typer.Option(metavar="3,7,11", help="Layers whose hidden states the graph returns.")
+        str, option("3,7,11", "Layers whose hidden states the graph returns.")
     ] = ""
 
     def __post_init__(self) -> None:
@@ -159,18 +150,18 @@ class DraftingOptions:
 
     exit_layers: Annotated[
         str,
-        typer.Option(
-            "--exit",
-            metavar="4,8",
-            help="Draft with the first layers of a model trained for early exits "
+        option(
+            "4,8",
+            "Draft with the first layers of a model trained for early exits "
             "(LayerSkip). Decoding chooses among several.",
+            "--exit",
         ),
     ] = ""
     head: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Draft head for this model: a file of `train head --head-file`, or the folder of "
+        option(
+            "PATH",
+            "Draft head for this model: a file of `train head --head-file`, or the folder of "
             "an EAGLE-3, DFlash or DSpark head.",
         ),
     ] = None
@@ -182,15 +173,10 @@ class DraftingOptions:
         ),
     ] = False
     draft: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Add this smaller model, which drafts for MODEL."),
+        str | None, option("MODEL", "Add this smaller model, which drafts for MODEL.")
     ] = None
     draft_target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TARGET",
-            help="Device of the draft model, if it differs from MODEL's.",
-        ),
+        str | None, option("TARGET", "Device of the draft model, if it differs from MODEL's.")
     ] = None
     draft_quantization: Annotated[
         Quantization | None,
@@ -198,18 +184,15 @@ class DraftingOptions:
     ] = None
     draft_vocabulary: Annotated[
         str | None,
-        typer.Option(
-            metavar="N|all",
-            help="Number of tokens that drafts can use (default: 49152 for a draft "
+        option(
+            "N|all",
+            "Number of tokens that drafts can use (default: 49152 for a draft "
             "model, 16384 for early exits).",
         ),
     ] = None
     draft_corpus: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="File or folder of text whose most frequent tokens are kept for drafts.",
-        ),
+        option("PATH", "File or folder of text whose most frequent tokens are kept for drafts."),
     ] = None
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from edgedec.apps.console.help_pages import HelpCommand, HelpGroup
+from edgedec.apps.console.option import option
 from edgedec.apps.evaluation.job import TaskOptions, make_job
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
@@ -42,21 +43,15 @@ FleetFile = Annotated[
     Path, typer.Argument(metavar="FLEET", help="A file with hosts, or with a Dask scheduler.")
 ]
 Bundles = Annotated[
-    Path,
-    typer.Argument(metavar="BUNDLE", help="A bundle, or the folder that `fleet export` made."),
+    Path, typer.Argument(metavar="BUNDLE", help="A bundle, or the folder that `fleet export` made.")
 ]
-Folder = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where results go.")]
+Folder = Annotated[Path, option("FOLDER", "Where results go.", "--output", "-o")]
 Force = Annotated[
     bool, typer.Option("--force", help="Use hosts even while another fleet uses them.")
 ]
 Wait = Annotated[
     float,
-    typer.Option(
-        "--wait",
-        metavar="SECONDS",
-        min=0.0,
-        help="How long a host may be away before it is left out.",
-    ),
+    option("SECONDS", "How long a host may be away before it is left out.", "--wait", min=0.0),
 ]
 
 
@@ -74,14 +69,13 @@ def _needs_fleet_extra() -> Iterator[None]:
 def doctor(
     file: FleetFile,
     bundle: Annotated[
-        Path | None,
-        typer.Option(metavar="BUNDLE", help="Say whether the bundle runs on each host."),
+        Path | None, option("BUNDLE", "Say whether the bundle runs on each host.")
     ] = None,
     install: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Install edgedec on every host: a wheel, or a folder of wheels as `make wheels` "
+        option(
+            "FOLDER",
+            "Install edgedec on every host: a wheel, or a folder of wheels as `make wheels` "
             "makes it. Its dependencies come from the package index that the host uses.",
         ),
     ] = None,
@@ -113,8 +107,7 @@ def export(
     ],
     output: Folder,
     compiler: Annotated[
-        str | None,
-        typer.Option(metavar="fused|tvm", help="Compiler; tvm makes a bundle for each processor."),
+        str | None, option("fused|tvm", "Compiler; tvm makes a bundle for each processor.")
     ] = None,
     quant: Annotated[str, typer.Option(help="Quantisation, as for `export`.")] = "keep",
     force: Force = False,
@@ -186,9 +179,9 @@ def bench(
 class FleetOptions:
     """Options of a fleet's evaluation."""
 
-    label: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What to call the fleet in the result file.")
-    ] = None
+    label: Annotated[str | None, option("TEXT", "What to call the fleet in the result file.")] = (
+        None
+    )
     force: Force = False
     wait: Wait = 60.0
 
@@ -235,21 +228,15 @@ def write(
     file: FleetFile,
     bundle: Bundles,
     output: Folder,
-    n_self: Annotated[
-        int, typer.Option("--self", metavar="N", min=1, help="How many tokens to write, about.")
-    ],
+    n_self: Annotated[int, option("N", "How many tokens to write, about.", "--self", min=1)],
     prompts: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE.jsonl", help="Prompts, as for `train head`. Repeatable."),
+        list[Path] | None, option("FILE.jsonl", "Prompts, as for `train head`. Repeatable.")
     ] = None,
     corpus: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="PATH", help="Texts whose beginnings the model continues. Repeatable."
-        ),
+        list[Path] | None, option("PATH", "Texts whose beginnings the model continues. Repeatable.")
     ] = None,
     temperature: Annotated[
-        float, typer.Option(metavar="T", min=0.0, help="Temperature. 0 takes the likeliest tokens.")
+        float, option("T", "Temperature. 0 takes the likeliest tokens.", min=0.0)
     ] = 0.7,
     force: Force = False,
     wait: Wait = 60.0,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.apps.console.event_loop import run_until_signal
+from edgedec.apps.console.option import option
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
@@ -45,23 +46,17 @@ class SuggestingOptions:
     ] = None
     max_cpu: options.MaxCpu = None
     learn: Annotated[
-        str,
-        typer.Option(
-            metavar="FOLDER", help="Private folder for what is learned from your writing."
-        ),
+        str, option("FOLDER", "Private folder for what is learned from your writing.")
     ] = ""
     session: Annotated[
         str,
-        typer.Option(
-            metavar="FOLDER",
-            help="Private folder that caches prompts, so that the next start is faster.",
-        ),
+        option("FOLDER", "Private folder that caches prompts, so that the next start is faster."),
     ] = ""
     adapt: Annotated[
         str,
-        typer.Option(
-            metavar="FILE",
-            help="Keep what you write in this private file, and improve the draft head with it "
+        option(
+            "FILE",
+            "Keep what you write in this private file, and improve the draft head with it "
             "while you pause.",
         ),
     ] = ""
@@ -89,17 +84,15 @@ def lsp(
     suggesting: SuggestingOptions,
     tcp: Annotated[
         int | None,
-        typer.Option(
-            metavar="PORT",
+        option(
+            "PORT",
+            "Wait for one editor on this local port instead of standard input (0: any free port).",
             min=0,
             max=65535,
-            help="Wait for one editor on this local port instead of standard input "
-            "(0: any free port).",
         ),
     ] = None,
     neovim: Annotated[
-        bool,
-        typer.Option("--neovim", help="Print the folder of the Neovim plug-in, and end."),
+        bool, typer.Option("--neovim", help="Print the folder of the Neovim plug-in, and end.")
     ] = False,
     debug: options.Debug = False,
 ) -> None:

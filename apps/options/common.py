@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from edgedec.apps.console.option import device, masks, option, sampling, speed
 from edgedec.apps.console.terminal import note
 from edgedec.apps.model_names import named_bundle
 from edgedec.runtime.config import (
@@ -24,17 +25,13 @@ from edgedec.runtime.opening.options import EngineOptions
 from edgedec.runtime.sequences.prefill import Progress
 
 BUNDLE_HELP = "A bundle, a GGUF file, or a name that `edgedec models list` shows."
-SAMPLING, SPEED, DEVICES = "Sampling", "Speculation", "Devices"
-MASKS = "Models that fill masks in"
-"""Headings that options stand under on help pages."""
 
 Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help=BUNDLE_HELP, callback=named_bundle)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 PerCategory = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Use only the first N prompts of each category."),
+    int | None, option("N", "Use only the first N prompts of each category.", min=1)
 ]
 
 TO_THE_END = 2**31 - 1
@@ -42,382 +39,223 @@ TO_THE_END = 2**31 - 1
 
 MaxNewTokens = Annotated[
     int | None,
-    typer.Option(
+    option(
+        "N",
+        "Maximum number of new tokens. 0, the default: to the end of the answer or of the context.",
         "--max-new-tokens",
         "--max-tokens",
         "-n",
-        metavar="N",
         min=0,
-        help="Maximum number of new tokens. 0, the default: to the end of the answer or of the "
-        "context.",
     ),
 ]
 Temperature = Annotated[
-    float | None,
-    typer.Option(metavar="FLOAT", min=0.0, help="Randomness. 0 always takes the likeliest token."),
+    float | None, option("FLOAT", "Randomness. 0 always takes the likeliest token.", min=0.0)
 ]
 TopK = Annotated[
-    int | None,
-    typer.Option(
-        metavar="K",
-        min=0,
-        help="Sample from the K likeliest tokens. 0 turns it off.",
-        rich_help_panel=SAMPLING,
-    ),
+    int | None, sampling("K", "Sample from the K likeliest tokens. 0 turns it off.", min=0)
 ]
 TopP = Annotated[
     float | None,
-    typer.Option(
-        metavar="P",
+    sampling(
+        "P",
+        "Sample from the likeliest tokens whose probabilities add up to P. 1 turns it off.",
         min=0.0,
         max=1.0,
-        help="Sample from the likeliest tokens whose probabilities add up to P. 1 turns it off.",
-        rich_help_panel=SAMPLING,
     ),
 ]
 MinP = Annotated[
     float | None,
-    typer.Option(
-        metavar="P",
-        min=0.0,
-        max=1.0,
-        help="Drop tokens less likely than P times the likeliest. 0 turns it off.",
-        rich_help_panel=SAMPLING,
+    sampling(
+        "P", "Drop tokens less likely than P times the likeliest. 0 turns it off.", min=0.0, max=1.0
     ),
 ]
 RepetitionPenalty = Annotated[
     float | None,
-    typer.Option(
-        metavar="FLOAT",
-        min=0.01,
-        help="Divide the logits of tokens seen before by this. 1 turns it off.",
-        rich_help_panel=SAMPLING,
-    ),
+    sampling("FLOAT", "Divide the logits of tokens seen before by this. 1 turns it off.", min=0.01),
 ]
 PresencePenalty = Annotated[
-    float | None,
-    typer.Option(
-        metavar="FLOAT",
-        help="Subtract this from the logits of tokens already generated.",
-        rich_help_panel=SAMPLING,
-    ),
+    float | None, sampling("FLOAT", "Subtract this from the logits of tokens already generated.")
 ]
 FrequencyPenalty = Annotated[
     float | None,
-    typer.Option(
-        metavar="FLOAT",
-        help="Subtract this once per time that a token was already generated.",
-        rich_help_panel=SAMPLING,
-    ),
+    sampling("FLOAT", "Subtract this once per time that a token was already generated."),
 ]
 LogitBias = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="ID=VALUE",
-        help="Add VALUE to the logit of token ID. Repeatable.",
-        rich_help_panel=SAMPLING,
-    ),
+    list[str] | None, sampling("ID=VALUE", "Add VALUE to the logit of token ID. Repeatable.")
 ]
 NoRepeatNgramSize = Annotated[
     int | None,
-    typer.Option(
+    sampling(
+        "N",
+        "Repeat no N tokens in a row, of prompt or output. 0 turns it off.",
         "--no-repeat-ngram",
-        metavar="N",
         min=0,
-        help="Repeat no N tokens in a row, of prompt or output. 0 turns it off.",
-        rich_help_panel=SAMPLING,
     ),
 ]
 MinNewTokens = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=0,
-        help="Write at least N tokens before the text may end.",
-        rich_help_panel=SAMPLING,
-    ),
+    int | None, sampling("N", "Write at least N tokens before the text may end.", min=0)
 ]
 TypicalP = Annotated[
     float | None,
-    typer.Option(
-        metavar="P",
+    sampling(
+        "P",
+        "Sample from the most typical tokens whose probabilities add up to P. 1 turns it off.",
         min=0.0,
         max=1.0,
-        help="Sample from the most typical tokens whose probabilities add up to P. 1 turns it off.",
-        rich_help_panel=SAMPLING,
     ),
 ]
 TopNSigma = Annotated[
     float | None,
-    typer.Option(
-        metavar="N",
-        min=0.0,
-        help="Keep logits within N standard deviations of the largest. 0 turns it off.",
-        rich_help_panel=SAMPLING,
+    sampling(
+        "N", "Keep logits within N standard deviations of the largest. 0 turns it off.", min=0.0
     ),
 ]
 XtcProbability = Annotated[
     float | None,
-    typer.Option(
-        metavar="P",
+    sampling(
+        "P",
+        "Chance per token to drop all likely tokens except the least likely one (XTC). 0 "
+        "turns it off.",
         min=0.0,
         max=1.0,
-        help="Chance per token to drop all likely tokens except the least likely one (XTC). 0 "
-        "turns it off.",
-        rich_help_panel=SAMPLING,
     ),
 ]
 XtcThreshold = Annotated[
     float | None,
-    typer.Option(
-        metavar="P",
-        min=0.0,
-        max=1.0,
-        help="Probability from which XTC calls a token likely (default 0.1).",
-        rich_help_panel=SAMPLING,
+    sampling(
+        "P", "Probability from which XTC calls a token likely (default 0.1).", min=0.0, max=1.0
     ),
 ]
 DryMultiplier = Annotated[
     float | None,
-    typer.Option(
-        metavar="FLOAT",
-        min=0.0,
-        help="Penalize tokens that repeat a sequence (DRY), e.g. 0.8. 0 turns it off.",
-        rich_help_panel=SAMPLING,
+    sampling(
+        "FLOAT", "Penalize tokens that repeat a sequence (DRY), e.g. 0.8. 0 turns it off.", min=0.0
     ),
 ]
 DryBase = Annotated[
     float | None,
-    typer.Option(
-        metavar="FLOAT",
-        min=1.0,
-        help="Growth of the DRY penalty per repeated token (default 1.75).",
-        rich_help_panel=SAMPLING,
-    ),
+    sampling("FLOAT", "Growth of the DRY penalty per repeated token (default 1.75).", min=1.0),
 ]
 DryAllowedLength = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        help="Shortest repeated sequence that DRY penalizes, in tokens (default 2).",
-        rich_help_panel=SAMPLING,
-    ),
+    sampling("N", "Shortest repeated sequence that DRY penalizes, in tokens (default 2).", min=1),
 ]
 Mirostat = Annotated[
     int | None,
-    typer.Option(
-        metavar="1|2",
-        min=0,
-        max=2,
-        help="Keep the average surprise near --mirostat-tau, by Mirostat 1 or 2.",
-        rich_help_panel=SAMPLING,
+    sampling(
+        "1|2", "Keep the average surprise near --mirostat-tau, by Mirostat 1 or 2.", min=0, max=2
     ),
 ]
 MirostatTau = Annotated[
     float | None,
-    typer.Option(
-        metavar="BITS",
-        min=0.0,
-        help="Average surprise per token that Mirostat aims at (default 5).",
-        rich_help_panel=SAMPLING,
-    ),
+    sampling("BITS", "Average surprise per token that Mirostat aims at (default 5).", min=0.0),
 ]
 MirostatEta = Annotated[
-    float | None,
-    typer.Option(
-        metavar="RATE",
-        min=0.0,
-        max=1.0,
-        help="How fast Mirostat corrects (default 0.1).",
-        rich_help_panel=SAMPLING,
-    ),
+    float | None, sampling("RATE", "How fast Mirostat corrects (default 0.1).", min=0.0, max=1.0)
 ]
 Momentum = Annotated[
     float | None,
-    typer.Option(
-        metavar="FLOAT",
-        min=0.0,
-        help="Steer greedy decoding away from repetitions, e.g. 0.2. 0 turns it off.",
-        rich_help_panel=SAMPLING,
+    sampling(
+        "FLOAT", "Steer greedy decoding away from repetitions, e.g. 0.2. 0 turns it off.", min=0.0
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="The same seed gives the same text.")]
-Threads = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="CPU threads (default: one per physical core)."),
-]
+Seed = Annotated[int, option("N", "The same seed gives the same text.", min=0)]
+Threads = Annotated[int | None, option("N", "CPU threads (default: one per physical core).", min=1)]
 Affinity = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LIST",
-        help="Processors to pin threads to, e.g. 0,1 (default: none).",
-        rich_help_panel=DEVICES,
-    ),
+    str | None, device("LIST", "Processors to pin threads to, e.g. 0,1 (default: none).")
 ]
 MaxCpu = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SHARE", help="Share of time spent computing ahead, e.g. 30%; 0 turns it off."
-    ),
+    str | None, option("SHARE", "Share of time spent computing ahead, e.g. 30%; 0 turns it off.")
 ]
 Context = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", min=1, help="Maximum tokens of prompt and answer (default: the bundle's)."
-    ),
+    int | None, option("N", "Maximum tokens of prompt and answer (default: the bundle's).", min=1)
 ]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TEXT", help="Stop before this text appears. Repeatable."),
-]
+Stop = Annotated[list[str] | None, option("TEXT", "Stop before this text appears. Repeatable.")]
 StopToken = Annotated[
-    list[int] | None,
-    typer.Option(
-        metavar="ID",
-        min=0,
-        help="Stop at this token as well. Repeatable.",
-        rich_help_panel=SAMPLING,
-    ),
+    list[int] | None, sampling("ID", "Stop at this token as well. Repeatable.", min=0)
 ]
 IgnoreEos = Annotated[
-    bool,
-    typer.Option(
-        "--ignore-eos",
-        help="Continue past the model's end token. For measuring.",
-        rich_help_panel=SAMPLING,
-    ),
+    bool, sampling(None, "Continue past the model's end token. For measuring.", "--ignore-eos")
 ]
 
 Method = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help=f"Decoding method: auto (default), plain, or {', '.join(drafter_names())}; "
+    speed(
+        "NAME",
+        f"Decoding method: auto (default), plain, or {', '.join(drafter_names())}; "
         "join several with +.",
-        rich_help_panel=SPEED,
     ),
 ]
-Verifier = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Rule that accepts drafted tokens when sampling.",
-        rich_help_panel=SPEED,
-    ),
-]
+Verifier = Annotated[str | None, speed("NAME", "Rule that accepts drafted tokens when sampling.")]
 Prefill = Annotated[
     str | None,
-    typer.Option(
-        metavar="MODE",
-        help="How the prompt is read: exact; progressive (shows provisional text early); "
+    speed(
+        "MODE",
+        "How the prompt is read: exact; progressive (shows provisional text early); "
         "predicted (approximate); auto (default).",
-        rich_help_panel=SPEED,
     ),
 ]
 Unmask = Annotated[
     str | None,
-    typer.Option(
-        metavar="RULE",
-        help="Which masked tokens a pass decides: confidence (default) or localleap, or with "
+    masks(
+        "RULE",
+        "Which masked tokens a pass decides: confidence (default) or localleap, or with "
         "settings, e.g. confidence:steps=32,block=16.",
-        rich_help_panel=MASKS,
     ),
 ]
 DraftLen = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        max=MAX_DRAFT_LEN,
-        help="Maximum drafted tokens per round.",
-        rich_help_panel=SPEED,
-    ),
+    int | None, speed("N", "Maximum drafted tokens per round.", min=1, max=MAX_DRAFT_LEN)
 ]
 DraftDepth = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        max=MAX_DRAFT_LEN,
-        help="Maximum length of one drafted continuation.",
-        rich_help_panel=SPEED,
-    ),
+    int | None, speed("N", "Maximum length of one drafted continuation.", min=1, max=MAX_DRAFT_LEN)
 ]
 Draft = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="BUNDLE",
-        help="Use this bundle's model to draft.",
-        callback=named_bundle,
-        rich_help_panel=SPEED,
-    ),
+    Path | None, speed("BUNDLE", "Use this bundle's model to draft.", callback=named_bundle)
 ]
 PREFIX_DISK_MB = 1024
 """Disk space for saved conversations of a server that states no other."""
 
 PrefixDisk = Annotated[
     int,
-    typer.Option(
-        metavar="MB",
-        min=0,
-        help="Keep what was read of prompts in the user's cache folder, for the next start, in at "
+    speed(
+        "MB",
+        "Keep what was read of prompts in the user's cache folder, for the next start, in at "
         "most so much space. 0 keeps nothing.",
-        rich_help_panel=SPEED,
+        min=0,
     ),
 ]
 Store = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Draft from the texts in this n-gram store, and add new texts to it. Created if "
-        "missing.",
-        rich_help_panel=SPEED,
+    speed(
+        "FILE",
+        "Draft from the texts in this n-gram store, and add new texts to it. Created if missing.",
     ),
 ]
 Adapt = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Collect texts whose drafts were rejected, for `train adapt --from`. Created if "
-        "missing.",
-        rich_help_panel=SPEED,
+    speed(
+        "FILE",
+        "Collect texts whose drafts were rejected, for `train adapt --from`. Created if missing.",
     ),
 ]
 Provider = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="ONNX Runtime provider for bundles of --target ort (default cpu). `edgedec doctor` "
+    device(
+        "NAME",
+        "ONNX Runtime provider for bundles of --target ort (default cpu). `edgedec doctor` "
         "lists them.",
-        rich_help_panel=DEVICES,
     ),
 ]
 Device = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="OpenVINO device for bundles of --target openvino (default CPU). `edgedec doctor` "
+    device(
+        "NAME",
+        "OpenVINO device for bundles of --target openvino (default CPU). `edgedec doctor` "
         "lists them.",
-        rich_help_panel=DEVICES,
     ),
 ]
-DraftProvider = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Like --provider, for the draft model only.",
-        rich_help_panel=DEVICES,
-    ),
-]
-DraftDevice = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Like --device, for the draft model only.",
-        rich_help_panel=DEVICES,
-    ),
-]
+DraftProvider = Annotated[str | None, device("NAME", "Like --provider, for the draft model only.")]
+DraftDevice = Annotated[str | None, device("NAME", "Like --device, for the draft model only.")]
 
 
 _SAMPLING = (

@@ -6,12 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from edgedec.apps.console.option import structure
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
-
-STRUCTURE = "Structured output"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,36 +17,23 @@ class GrammarOptions:
 
     json_schema: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|TEXT",
-            help="Write JSON that fits this schema: a file, or text that begins with {.",
-            rich_help_panel=STRUCTURE,
+        structure(
+            "FILE|TEXT", "Write JSON that fits this schema: a file, or text that begins with {."
         ),
     ] = None
     regex: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Write text that this regular expression matches.",
-            rich_help_panel=STRUCTURE,
-        ),
+        str | None, structure("TEXT", "Write text that this regular expression matches.")
     ] = None
     grammar: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write text that follows this grammar (Lark).",
-            rich_help_panel=STRUCTURE,
-        ),
+        Path | None, structure("FILE", "Write text that follows this grammar (Lark).")
     ] = None
     grammar_aligned: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Sample as the model would write if it kept to the grammar by itself: make up to "
+        structure(
+            "N",
+            "Sample as the model would write if it kept to the grammar by itself: make up to "
             "N tries. More come nearer.",
-            rich_help_panel=STRUCTURE,
+            min=1,
         ),
     ] = None
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json, write_out
 from edgedec.apps.options.text_files import stated_text
@@ -23,14 +24,13 @@ class EditOptions:
     """Which edit is looked for."""
 
     edit: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Predict the next edit of FILE instead. Needs --diff."),
+        Path | None, option("FILE", "Predict the next edit of FILE instead. Needs --diff.")
     ] = None
     diff: Annotated[
         Path | None,
-        typer.Option(
-            metavar="RECENT",
-            help="Unified diff of what was edited lately and is in FILE by now, the latest last.",
+        option(
+            "RECENT",
+            "Unified diff of what was edited lately and is in FILE by now, the latest last.",
         ),
     ] = None
     line: Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from edgedec.apps.console.option import option
 from edgedec.models.errors import ConfigError
 
 
@@ -16,40 +17,25 @@ class PassOptions:
 
     prompt_tokens: Annotated[
         str | None,
-        typer.Option(
-            "--prompt-tokens",
-            "-p",
-            metavar="N,..",
-            help="Prompt lengths to read (default 512; 0 for none).",
+        option(
+            "N,..", "Prompt lengths to read (default 512; 0 for none).", "--prompt-tokens", "-p"
         ),
     ] = None
     new_tokens: Annotated[
         str | None,
-        typer.Option(
-            "--new-tokens",
-            "-n",
-            metavar="N,..",
-            help="Numbers of tokens to decode (default 128; 0 for none).",
+        option(
+            "N,..", "Numbers of tokens to decode (default 128; 0 for none).", "--new-tokens", "-n"
         ),
     ] = None
     rows: Annotated[
         str | None,
-        typer.Option(
-            "--rows",
-            "-m",
-            metavar="N,..",
-            help="Rows per verify pass (default 1,2,4,8,16; 0 for none).",
-        ),
+        option("N,..", "Rows per verify pass (default 1,2,4,8,16; 0 for none).", "--rows", "-m"),
     ] = None
     depth: Annotated[
-        str | None,
-        typer.Option(
-            "--depth", "-d", metavar="N,..", help="Tokens already in the KV cache (default 0)."
-        ),
+        str | None, option("N,..", "Tokens already in the KV cache (default 0).", "--depth", "-d")
     ] = None
     texts: Annotated[
-        str | None,
-        typer.Option(metavar="N,..", help="Decode N texts at once, too, e.g. 8 (default 1)."),
+        str | None, option("N,..", "Decode N texts at once, too, e.g. 8 (default 1).")
     ] = None
 
     def counts(self) -> tuple[tuple[int, ...], ...]:

@@ -6,15 +6,13 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import typer
-
+from edgedec.apps.console.option import switching
 from edgedec.apps.console.terminal import note
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import PREDICTED
 from edgedec.runtime.config.switching import AUTO, BILD, SwitchConfig
 
-SWITCHING = "Switching between two models"
 APPROXIMATE = (
     "this is approximate: the draft model writes part of the text, which may differ from what "
     "the target model alone would write"
@@ -39,89 +37,66 @@ class SwitchOptions:
 
     switch: Annotated[
         str | None,
-        typer.Option(
-            metavar="POLICY",
-            help="Approximate: the draft model writes easy tokens (ead, margin, bild). With "
+        switching(
+            "POLICY",
+            "Approximate: the draft model writes easy tokens (ead, margin, bild). With "
             "settings: ead:threshold=1.5,window=5.",
-            rich_help_panel=SWITCHING,
         ),
     ] = None
     threshold: Annotated[
         str | None,
-        typer.Option(
-            metavar="FLOAT|auto",
-            help="The target model takes over above this doubt: bits of entropy, or 1 - margin. "
+        switching(
+            "FLOAT|auto",
+            "The target model takes over above this doubt: bits of entropy, or 1 - margin. "
             "auto (default) uses what `edgedec tune` found.",
-            rich_help_panel=SWITCHING,
         ),
     ] = None
     window: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Number of latest tokens whose doubt is averaged (default 5).",
-            rich_help_panel=SWITCHING,
-        ),
+        switching("N", "Number of latest tokens whose doubt is averaged (default 5).", min=1),
     ] = None
     dwell: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Minimum number of tokens between switches (default 5).",
-            rich_help_panel=SWITCHING,
-        ),
+        int | None, switching("N", "Minimum number of tokens between switches (default 5).", min=1)
     ] = None
     hysteresis: Annotated[
         float | None,
-        typer.Option(
-            metavar="FLOAT",
-            help="The draft model continues when doubt falls below this fraction of the threshold.",
-            rich_help_panel=SWITCHING,
+        switching(
+            "FLOAT",
+            "The draft model continues when doubt falls below this fraction of the threshold.",
         ),
     ] = None
     reset_window: Annotated[
         bool | None,
-        typer.Option(
-            "--reset-window/--keep-window",
-            help="Restart the average at each switch.",
-            rich_help_panel=SWITCHING,
-        ),
+        switching(None, "Restart the average at each switch.", "--reset-window/--keep-window"),
     ] = None
     switch_mode: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODE",
-            help="What the target model does with the draft model's tokens: trust them (default "
+        switching(
+            "MODE",
+            "What the target model does with the draft model's tokens: trust them (default "
             "of ead and margin), repair unlikely ones (default of bild), or verify all (lossless).",
-            rich_help_panel=SWITCHING,
         ),
     ] = None
     fallback: Annotated[
         float | None,
-        typer.Option(
-            metavar="P",
-            help="bild: the target model writes a token if the draft model's best probability is "
+        switching(
+            "P",
+            "bild: the target model writes a token if the draft model's best probability is "
             "below P.",
-            rich_help_panel=SWITCHING,
         ),
     ] = None
     rollback: Annotated[
         float | None,
-        typer.Option(
-            metavar="NATS",
-            help="repair: take back a token if -ln of its probability is above this (default 5).",
-            rich_help_panel=SWITCHING,
+        switching(
+            "NATS", "repair: take back a token if -ln of its probability is above this (default 5)."
         ),
     ] = None
     max_run: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="repair, verify: maximum tokens of the draft model before the target model "
+        switching(
+            "N",
+            "repair, verify: maximum tokens of the draft model before the target model "
             "checks them (default 16).",
-            rich_help_panel=SWITCHING,
         ),
     ] = None
 

@@ -8,15 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
+from edgedec.apps.console.option import option
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
 
 TemplateVar = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE",
-        help="Give the chat template a variable, such as enable_thinking=false. VALUE is JSON, or "
+    option(
+        "NAME=VALUE",
+        "Give the chat template a variable, such as enable_thinking=false. VALUE is JSON, or "
         "text. Repeatable.",
     ),
 ]

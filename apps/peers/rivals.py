@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from edgedec.apps.console.option import option
 from edgedec.apps.peers import PEERS, PLAIN, Mode, Runtime, find_mode
 from edgedec.apps.peers.client import PeerError, Worker
 from edgedec.models.errors import ConfigError
@@ -57,27 +56,20 @@ class PeerOptions:
 
     against: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,..",
-            help=f"Measure peers, too: {', '.join(PEERS)}; with --prompts also NAME+lookup and "
+        option(
+            "NAME,..",
+            f"Measure peers, too: {', '.join(PEERS)}; with --prompts also NAME+lookup and "
             "NAME+draft, or NAME+draft8 for eight drafted tokens.",
         ),
     ] = None
-    model: Annotated[
-        Path | None, typer.Option(metavar="FILE.gguf", help="Model file for the peers.")
-    ] = None
+    model: Annotated[Path | None, option("FILE.gguf", "Model file for the peers.")] = None
     peer_model: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=PATH", help="Model for one peer. Repeatable."),
+        list[str] | None, option("NAME=PATH", "Model for one peer. Repeatable.")
     ] = None
-    peer_draft: Annotated[
-        Path | None, typer.Option(metavar="FILE.gguf", help="Draft model for the peers.")
-    ] = None
+    peer_draft: Annotated[Path | None, option("FILE.gguf", "Draft model for the peers.")] = None
     peer_python: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[NAME=]PYTHON", help="Python that has the peers installed. Repeatable."
-        ),
+        option("[NAME=]PYTHON", "Python that has the peers installed. Repeatable."),
     ] = None
 
     def rivals(self) -> Rivals:
@@ -98,13 +90,13 @@ class PeerOptions:
     ) -> None:
         """Raises a ConfigError if an option says something of a peer that is not measured."""
         measured = {mode.runtime.name for mode in modes}
-        for option, values in (("--peer-model", models), ("--peer-python", pythons)):
+        for flag, values in (("--peer-model", models), ("--peer-python", pythons)):
             for name in values.keys() - measured - {""}:
                 raise ConfigError(
-                    f"{option} names {name}, which is not measured: add it to --against"
+                    f"{flag} names {name}, which is not measured: add it to --against"
                 )
             if "" in values and not measured - values.keys():
-                shared = "--model" if values is models else option
+                shared = "--model" if values is models else flag
                 raise ConfigError(f"{shared} is for peers: {_without_use(measured)}")
         if self.peer_draft is not None and not any(mode.kind == "draft" for mode in modes):
             raise ConfigError("--peer-draft is for peers that draft: use --against NAME+draft")

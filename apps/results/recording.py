@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from edgedec.apps.console.option import option
 from edgedec.apps.console.terminal import note
 from edgedec.apps.measuring.disturbance import LOST_SHARE
 from edgedec.apps.results.result import Quantity, Result, Scalar, utc_now, write_result
@@ -26,16 +25,15 @@ class SaveOptions:
 
     save: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Keep every repetition in a result file for `edgedec compare`. PATH is a file or "
+        option(
+            "PATH",
+            "Keep every repetition in a result file for `edgedec compare`. PATH is a file or "
             "an existing folder.",
         ),
     ] = None
-    label: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="What to call this device in the result file."),
-    ] = None
+    label: Annotated[str | None, option("TEXT", "What to call this device in the result file.")] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         if self.label is not None and self.save is None:

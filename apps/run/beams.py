@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
+from edgedec.apps.console.option import option
 from edgedec.models.errors import ConfigError
 
 
@@ -16,17 +15,13 @@ class BeamOptions:
 
     beams: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Search with N beams, print the best text. Sampling options do not count.",
+        option(
+            "N", "Search with N beams, print the best text. Sampling options do not count.", min=1
         ),
     ] = None
     beam_groups: Annotated[
         int | None,
-        typer.Option(
-            metavar="G", min=1, help="Divide the beams into G groups that keep apart (default 1)."
-        ),
+        option("G", "Divide the beams into G groups that keep apart (default 1).", min=1),
     ] = None
 
     def __post_init__(self) -> None:

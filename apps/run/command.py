@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.stream_text import ShowOptions, write_stream
 from edgedec.apps.console.terminal import note, print_json
@@ -45,9 +46,7 @@ _CUT_OFF = 3  # exit code
 class AskOptions:
     """What is asked, and how it reaches the model."""
 
-    prompt_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read the prompt from a file.")
-    ] = None
+    prompt_file: Annotated[Path | None, option("FILE", "Read the prompt from a file.")] = None
     chat: Annotated[
         bool | None,
         typer.Option(
@@ -58,9 +57,9 @@ class AskOptions:
     ] = None
     quote: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Answer the question PROMPT with the span of FILE that the model finds likeliest.",
+        option(
+            "FILE",
+            "Answer the question PROMPT with the span of FILE that the model finds likeliest.",
         ),
     ] = None
     template_var: TemplateVar = None
@@ -77,10 +76,7 @@ class KeepOptions:
 
     session: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Start from the KV cache saved in FILE, and save it there at the end.",
-        ),
+        option("FILE", "Start from the KV cache saved in FILE, and save it there at the end."),
     ] = None
     store: options.Store = None
     adapt: options.Adapt = None

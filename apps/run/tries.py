@@ -7,8 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from edgedec.apps.console.option import option
 from edgedec.models.errors import ConfigError
 from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.config.generation import MAX_TRIES
@@ -34,27 +33,25 @@ class TryOptions:
 
     best_of: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Generate N answers side by side, and print the best (temperature 0.8 unless given).",
             min=1,
             max=MAX_TRIES,
-            help="Generate N answers side by side, and print the best (temperature 0.8 unless "
-            "given).",
         ),
     ] = None
     choose: Annotated[
         Choose | None,
-        typer.Option(
-            metavar="NAME",
-            help="How --best-of chooses. vote (default): the most frequent answer. weighted: the "
+        option(
+            "NAME",
+            "How --best-of chooses. vote (default): the most frequent answer. weighted: the "
             "same, weighted by likelihood. likelihood: the likeliest text. tests: code that passes "
             "--tests. iterate: tests, and later tries correct the best so far. tree: tests, and "
             "tries branch off failed ones.",
         ),
     ] = None
     tests: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.py", help="Python code that fails unless an answer is right."),
+        Path | None, option("FILE.py", "Python code that fails unless an answer is right.")
     ] = None
 
     def __post_init__(self) -> None:

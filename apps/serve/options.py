@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgedec.apps.console.option import option
 from edgedec.apps.kept_texts.places import remember_prefixes
 from edgedec.apps.options import common as options
 from edgedec.apps.serve.log_form import LogForm
@@ -26,23 +27,21 @@ class AccessOptions:
     """Where the server listens, who may use it, and what it tells of them."""
 
     host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Address to listen on (default: this machine only)."),
+        str, option("ADDRESS", "Address to listen on (default: this machine only).")
     ] = "127.0.0.1"
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on. 0 takes any free port.")
     ] = 8080
     api_key: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY",
-            help="Require this API key. Repeatable. Other users of this machine can see it in the "
+        option(
+            "KEY",
+            "Require this API key. Repeatable. Other users of this machine can see it in the "
             "list of programs: prefer the variable EDGEDEC_API_KEY, or --api-key-file.",
         ),
     ] = None
     api_key_file: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Require a key of FILE, one per line. Repeatable."),
+        list[Path] | None, option("FILE", "Require a key of FILE, one per line. Repeatable.")
     ] = None
     share_prefixes: Annotated[
         bool,
@@ -56,12 +55,10 @@ class AccessOptions:
         bool, typer.Option("--no-auth", help="Allow requests without a key from other machines.")
     ] = False
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Host name to accept as well. Repeatable."),
+        list[str] | None, option("NAME", "Host name to accept as well. Repeatable.")
     ] = None
     cors: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ORIGIN", help="Web origin that may send requests. Repeatable."),
+        list[str] | None, option("ORIGIN", "Web origin that may send requests. Repeatable.")
     ] = None
     log: Annotated[
         LogForm | None,
@@ -73,21 +70,17 @@ class AccessOptions:
 class LimitOptions:
     """How much the server does at most."""
 
-    memory: Annotated[
-        int | None,
-        typer.Option(metavar="MB", min=1, help="Maximum memory of all loaded models."),
-    ] = None
+    memory: Annotated[int | None, option("MB", "Maximum memory of all loaded models.", min=1)] = (
+        None
+    )
     keep_alive: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", min=0, help="Unload a model that was unused for this long."
-        ),
+        float | None, option("SECONDS", "Unload a model that was unused for this long.", min=0)
     ] = None
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", min=1, help="Maximum tokens per answer.")
     ] = 8192
     max_open: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum requests at once. Others are refused.")
+        int, option("N", "Maximum requests at once. Others are refused.", min=1)
     ] = 64
 
     @property
@@ -104,18 +97,18 @@ class LoadingOptions:
     context: options.Context = None
     prefix_disk: Annotated[
         int | None,
-        typer.Option(
-            metavar="MB",
-            min=0,
-            help="Keep conversations on the disk for the next start, in at most so much space "
+        option(
+            "MB",
+            "Keep conversations on the disk for the next start, in at most so much space "
             f"(default: none, or {options.PREFIX_DISK_MB} with --sessions).",
+            min=0,
         ),
     ] = None
     sessions: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Save conversations in FOLDER when the server ends, so that the next one "
+        option(
+            "FOLDER",
+            "Save conversations in FOLDER when the server ends, so that the next one "
             "continues them (default: the user's cache folder, with --prefix-disk).",
         ),
     ] = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from edgedec.apps.console.help_pages import HelpCommand, HelpGroup
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json, stops_on_interrupt, write_out
 from edgedec.apps.model_names import named_bundle
@@ -54,17 +55,11 @@ class Report(Protocol):
         """Returns what people read."""
 
 
-Output = Annotated[
-    Path, typer.Option("-o", "--output", metavar="BUNDLE", help="Bundle folder to write.")
-]
-Corpus = Annotated[
-    list[Path], typer.Option(metavar="PATH", help="Text file, or folder of text files. Repeatable.")
-]
-MaxTokens = Annotated[int, typer.Option(metavar="N", min=1, help="Maximum tokens to read.")]
-Threads = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="CPU threads (default: one per core).")
-]
-Quantization = Annotated[str, typer.Option(metavar="SCHEME", help="Quantisation, as for `export`.")]
+Output = Annotated[Path, option("BUNDLE", "Bundle folder to write.", "-o", "--output")]
+Corpus = Annotated[list[Path], option("PATH", "Text file, or folder of text files. Repeatable.")]
+MaxTokens = Annotated[int, option("N", "Maximum tokens to read.", min=1)]
+Threads = Annotated[int | None, option("N", "CPU threads (default: one per core).", min=1)]
+Quantization = Annotated[str, option("SCHEME", "Quantisation, as for `export`.")]
 
 train = typer.Typer(cls=HelpGroup, help=_HELP, no_args_is_help=True, rich_markup_mode=None)
 
@@ -74,17 +69,10 @@ def kv(
     bundle: options.Bundle,
     corpus: Corpus,
     exit_layer: Annotated[
-        int | None,
-        typer.Option(
-            "--exit", metavar="E", min=1, help="Number of layers to compute (default: half)."
-        ),
+        int | None, option("E", "Number of layers to compute (default: half).", "--exit", min=1)
     ] = None,
     draft: Annotated[
-        bool,
-        typer.Option(
-            "--draft",
-            help="Fit maps from the target model to the draft model.",
-        ),
+        bool, typer.Option("--draft", help="Fit maps from the target model to the draft model.")
     ] = False,
     max_tokens: MaxTokens = 100_000,
     threads: Threads = None,
@@ -138,36 +126,29 @@ class HeadOptions:
 
     kind: Annotated[
         str,
-        typer.Option(
-            metavar="KIND",
-            help="eagle: a decoder layer. hydra, medusa: one light head per drafted "
+        option(
+            "KIND",
+            "eagle: a decoder layer. hydra, medusa: one light head per drafted "
             "token; hydra's see the tokens before their own.",
         ),
     ] = "eagle"
     replay: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from", metavar="FILE", help="Texts collected by `run --adapt`. Repeatable."
-        ),
+        list[Path] | None, option("FILE", "Texts collected by `run --adapt`. Repeatable.", "--from")
     ] = None
     is_continued: Annotated[
         bool, typer.Option("--continue", help="Start from the bundle's own head.")
     ] = False
     head_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the head to FILE as well, for `export --head` (int8 or int4).",
-        ),
+        option("FILE", "Write the head to FILE as well, for `export --head` (int8 or int4)."),
     ] = None
     rollout: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Depth of drafts in training (default 3), or the number of light heads (default 4).",
             min=1,
             max=8,
-            help="Depth of drafts in training (default 3), or the number of light "
-            "heads (default 4).",
         ),
     ] = None
 
@@ -224,10 +205,7 @@ def head(
 @takes_groups
 def train_exit(
     bundle: options.Bundle,
-    exit_layer: Annotated[
-        int,
-        typer.Option("--exit", metavar="E", min=1, help="Number of layers that draft."),
-    ],
+    exit_layer: Annotated[int, option("E", "Number of layers that draft.", "--exit", min=1)],
     output: Output,
     training: TrainingOptions,
     quantization: Quantization = "int8",
@@ -255,10 +233,7 @@ def train_exit(
 @train.command(cls=HelpCommand)
 def adapt(
     bundle: options.Bundle,
-    replay: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="FILE", help="Texts collected by --adapt."),
-    ] = None,
+    replay: Annotated[Path | None, option("FILE", "Texts collected by --adapt.", "--from")] = None,
     undo: Annotated[
         bool, typer.Option("--undo", help="Put the head back that the bundle had before.")
     ] = False,
@@ -266,8 +241,7 @@ def adapt(
     epochs: Epochs = 3,
     learning_rate: LearningRate = 1e-3,
     max_cpu: Annotated[
-        str | None,
-        typer.Option(metavar="SHARE", help="Maximum share of time, e.g. 30%; others come first."),
+        str | None, option("SHARE", "Maximum share of time, e.g. 30%; others come first.")
     ] = None,
     threads: Threads = None,
     json: options.Json = False,
@@ -323,24 +297,19 @@ def draft(
     output: Output,
     training: TrainingOptions,
     layers: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Number of layers to keep, evenly spread."),
+        int | None, option("N", "Number of layers to keep, evenly spread.", min=1)
     ] = None,
     origin: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "BUNDLE",
+            "Model to start from, with the same tokenizer (default: the target model).",
             "--from",
-            metavar="BUNDLE",
-            help="Model to start from, with the same tokenizer (default: the target model).",
             callback=named_bundle,
         ),
     ] = None,
     loss: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Loss: kl, reverse-kl, jsd, or tvd (the share of rejected drafts).",
-        ),
+        str, option("NAME", "Loss: kl, reverse-kl, jsd, or tvd (the share of rejected drafts).")
     ] = "kl",
     quantization: Quantization = "int8",
     json: options.Json = False,

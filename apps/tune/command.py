@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from edgedec.apps.console.consoles import out
+from edgedec.apps.console.option import option
 from edgedec.apps.console.progress import ProgressBars, count_amount
 from edgedec.apps.console.terminal import note, print_json
 from edgedec.apps.measuring.facts import device_facts
@@ -55,23 +56,14 @@ class TuneOptions:
 
     prompts: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE.jsonl",
-            help="Prompts like your own, one JSON object per line. Repeatable.",
-        ),
+        option("FILE.jsonl", "Prompts like your own, one JSON object per line. Repeatable."),
     ] = None
     minutes: Annotated[float, typer.Option(min=0.01, help="Maximum time.")] = 10.0
     keep: Annotated[
         float,
         typer.Option(min=0.0, max=1.0, help="Minimum agreement with the target model's choices."),
     ] = 0.97
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Tune only ead or margin (default: both).",
-        ),
-    ] = None
+    policy: Annotated[str | None, option("NAME", "Tune only ead or margin (default: both).")] = None
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Maximum new tokens per prompt.")] = 96
     per_category: options.PerCategory = None
     chat: Annotated[
@@ -80,11 +72,11 @@ class TuneOptions:
     ] = None
     parallel: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Write N texts at a time. They are the same; what is timed runs alone (default: "
+        option(
+            "N",
+            "Write N texts at a time. They are the same; what is timed runs alone (default: "
             "the fastest number).",
+            min=1,
         ),
     ] = None
     fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the results of earlier runs.")] = (
