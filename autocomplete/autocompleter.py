@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from edgedec.autocomplete.alternatives import Alternatives, Unwanted
@@ -101,12 +100,7 @@ class Autocompleter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def update(self, document: Document) -> Future[Offer | None]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 from edgedec.autocomplete.document import Document
@@ -120,12 +119,7 @@ class EditPredictor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def update(self, document: Document, marked: tuple[int, ...] = ()) -> Future[Edit | None]:
