@@ -73,7 +73,18 @@ class Suggestions:
             self._show(ghost[len(text) :])
         else:
             self.hide()
-        self._ask()
+        self.ask()
+
+    def ask(self) -> None:
+        """Asks for a suggestion at the cursor, if one may be shown there."""
+        place = self._place
+        if place is None or not self._settings().allows(place.application, place.kind):
+            self.hide()
+        elif is_worth_asking(place.before, place.after):
+            self._is_waiting = True
+            self._completer.update(place.before, place.after)
+        else:
+            self.hide()
 
     def hide(self) -> None:
         """Nothing is on offer any more, nor asked for."""
@@ -111,19 +122,9 @@ class Suggestions:
         self._show("")
         self._place.insert(text)
         self._others = []
-        self._ask()
+        self.ask()
         if rest and self._is_waiting:
             self._show(rest)
-
-    def _ask(self) -> None:
-        place = self._place
-        if place is None or not self._settings().allows(place.application, place.kind):
-            self.hide()
-        elif is_worth_asking(place.before, place.after):
-            self._is_waiting = True
-            self._completer.update(place.before, place.after)
-        else:
-            self.hide()
 
     def _show_other(self) -> None:
         if not self._others:

@@ -23,7 +23,7 @@ _ECHO_S = 0.1
 """After a key, how long resets and new places of the caret are that key's in any case."""
 
 _LATE_S = 2.0
-"""How long after a key a busy application may still reset for it."""
+"""How long after a key a busy application may still reset or report for it."""
 
 _NEAR = 3
 """How far a caret may go by itself on its line. Units: heights of the caret."""
@@ -75,6 +75,7 @@ class Engine:
         self._pressed_s = float("-inf")
         self._has_moved = False  # the caret, since the latest key
         self._n_resets = 0  # that keys may still bring
+        self._written = ""  # by the latest key, if nothing has happened since
         self._is_selected = self._is_private = self._is_misled = False
         self._purpose = FieldKind.PROSE
         self._scale = 1.0
@@ -95,6 +96,7 @@ class Engine:
 
     def insert(self, text: str) -> None:
         self._text.type(text, time.monotonic())
+        self._written = text
         self.send("CommitText", "v", messages.text(text))
 
     def send(self, name: str, signature: str = "", *body: Any) -> None:
@@ -118,6 +120,7 @@ class Engine:
         return is_ours
 
     def _press(self, symbol: int, code: int, state: int) -> bool:
+        self._written = ""
         key = key_of(symbol, code, state)
         composed = self._compose.feed(symbol) if not state & messages.MODIFIERS else None
         if composed is not None:
@@ -139,6 +142,7 @@ class Engine:
             self._text.lose()  # the key replaces what is selected
         if key.text:
             self._text.type(key.text, now_s)
+            self._written = key.text
             self._suggestions.typed(key.text)
             return
         self._suggestions.hide()
@@ -155,6 +159,13 @@ class Engine:
         is_news = self._text.report(text.value[2], cursor, time.monotonic())
         if self._is_selected or is_news:
             self._suggestions.hide()
+            if not self._is_selected and self._is_writing and self.before.endswith(self._written):
+                self._suggestions.ask()  # an older text was asked about
+
+    @property
+    def _is_writing(self) -> bool:
+        """What happens now may be for the latest key, which wrote something."""
+        return bool(self._written) and time.monotonic() - self._pressed_s < _LATE_S
 
     def set_cursor_location(self, x: int, y: int, width: int, height: int) -> None:
         """The caret is at another place of the screen."""
@@ -166,7 +177,7 @@ class Engine:
         is_near = _is_near(self.caret, caret)
         self.caret = caret
         is_echo = not self._has_moved or time.monotonic() - self._pressed_s < _ECHO_S
-        is_by_key = is_near or is_echo
+        is_by_key = is_near or is_echo or self._is_writing
         self._has_moved = True
         if is_by_key:
             self._suggestions.moved()
@@ -183,7 +194,7 @@ class Engine:
     def focus_in(self, *client: str) -> None:
         """Somebody turns to the field. client: its path and its program, if IBus says so."""
         self.caret = None
-        self._is_selected, self._n_resets = False, 0
+        self._is_selected, self._n_resets, self._written = False, 0, ""
         self._text.lose()
         self._compose.reset()
         module, _, program = client[1].partition(":") if len(client) > 1 else ("", "", "")
@@ -214,7 +225,7 @@ class Engine:
 
     def clicked(self) -> None:
         """Somebody clicked anywhere: the cursor may be elsewhere, as a reset for it would say."""
-        self._n_resets = 0
+        self._n_resets, self._written = 0, ""
         self._compose.reset()
         self._text.lose()
         self._suggestions.hide()
