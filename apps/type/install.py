@@ -54,7 +54,7 @@ _COMPONENT = """<?xml version="1.0" encoding="utf-8"?>
 _ENVIRONMENT = """IBUS_COMPONENT_PATH={folder}:/usr/share/ibus/component
 IBUS_ENABLE_SYNC_MODE=1
 """
-"""The latter for GTK 4, which mixes up keys that are typed fast."""
+"""The latter for GTK 4, Qt and Firefox, which mix up keys that are typed fast."""
 
 _SOURCES = (
     ("org.gnome.desktop.input-sources", "sources", ("ibus", "edgedec")),

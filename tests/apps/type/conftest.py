@@ -381,8 +381,8 @@ class Window:
         environment = self.desktop.environment | {
             "GDK_SCALE": str(scale), "QT_SCALE_FACTOR": str(scale)
         }  # fmt: skip
-        if self.toolkit in ("gtk4", "qt5", "qt6"):
-            environment["IBUS_ENABLE_SYNC_MODE"] = "1"  # as docs/type.md says
+        if self.toolkit in ("gtk4", "qt5", "qt6", "firefox"):
+            environment["IBUS_ENABLE_SYNC_MODE"] = "1"  # as `--install` sets it for all programs
         environment |= self._environment
         self.process = self.desktop.start(*command, environment=environment)
         self.number = 0
