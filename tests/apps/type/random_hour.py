@@ -86,7 +86,11 @@ def bursts_of(seed: int, n_windows: int) -> list[Burst]:
         if i == 0 or rng.random() < 0.6:
             window = rng.randrange(n_windows)
             field = "view" if rng.random() < 0.75 else "entry"
-            click = (rng.randrange(200), rng.randrange(40) if field == "view" else 0)
+            click = (
+                (rng.randrange(200), rng.randrange(40))
+                if field == "view"
+                else (rng.randrange(120), 0)
+            )
         keys: list[tuple[str, float]] = []
         while len(keys) < _N_KEYS:
             pause_s = rng.choice(_PAUSES_S)
