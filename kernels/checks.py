@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
-KVBlocks = npt.NDArray[np.float16] | npt.NDArray[np.uint8]
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
 

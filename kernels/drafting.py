@@ -19,9 +19,9 @@ import numpy as np
 
 from edgedec.kernels import library
 from edgedec.kernels.checks import Array, Floats, Integers, expect
-from edgedec.kernels.row_stats_op import N_TOP
 
 _NODE = struct.Struct("@qdiii4x")  # ``DraftNode`` of src/draft_tree.h
+N_TOP = 8  # largest logits of a row that are known
 _ROOM = 64  # nodes that there is room for until more are asked for
 _MAX_KNOWN = 16  # successors that are kept of any tokens, and more
 _FAULTS = {

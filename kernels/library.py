@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from ctypes import POINTER, c_bool, c_char_p, c_float, c_int, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_void_p
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -32,58 +32,6 @@ class MatrixArgs(ctypes.Structure):
     """``Matrix`` of src/kernels.h."""
 
     _fields_ = (("packed", c_void_p), ("bias", c_void_p), ("format", c_int), ("n", c_int64))
-
-
-class Scoring(ctypes.Structure):
-    """``Scoring`` of src/kernels.h: how a row of attention weighs what it sees.
-
-    scale: of products of query and keys, 0 for 1 / sqrt(head size). softcap: bound that these bend
-    towards, 0 for none. window: positions that a row sees, its own the last, 0 for all.
-    """
-
-    _fields_ = (("scale", c_float), ("softcap", c_float), ("window", c_int64))
-
-
-class KvRun(ctypes.Structure):
-    """``KvRun`` of src/kernels.h: panels of a KV cache that follow one another."""
-
-    _fields_ = (("first", c_int64), ("panels", c_int64))
-
-
-class AttentionArgs(ctypes.Structure):
-    """``AttentionArgs`` of src/kernels.h."""
-
-    _fields_ = (
-        ("qkv", c_void_p),
-        ("positions", c_void_p),
-        ("parents", c_void_p),
-        ("rows", c_int64),
-        ("known", c_int64),
-        ("past", c_int64),
-        ("cos", c_void_p),
-        ("sin", c_void_p),
-        ("n_heads", c_int),
-        ("n_kv_heads", c_int),
-        ("head_size", c_int),
-        ("kv_format", c_int),
-        ("scoring", Scoring),
-        ("runs", ctypes.POINTER(KvRun)),
-        ("capacity", c_int64),
-        ("head_rows", c_int64),
-        ("k_cache", c_void_p),
-        ("v_cache", c_void_p),
-        ("out", c_void_p),
-        ("n_sequences", c_int64),
-        ("sinks", c_void_p),
-        ("shares_kv", c_bool),
-        ("sees_all", c_bool),
-        ("source", c_int64),
-        ("sees_source", c_bool),
-        ("distance_bias", c_void_p),
-        ("n_distances", c_int64),
-        ("key_offsets", c_void_p),
-        ("n_positions", c_int64),
-    )
 
 
 class PlainArgs(ctypes.Structure):

@@ -11,15 +11,21 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import edgedec
-from edgedec.kernels import cpu, embed_op, linear_op, row_stats_op
+from edgedec.kernels import cpu, embed_op
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
 from edgedec.runtime.sequences.token_tree import TokenTree
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "doors"))
+import attention_op
+import linear_op
+import row_stats_op
 
 Float32 = npt.NDArray[np.float32]
 
@@ -96,18 +102,18 @@ def attention_digests(rng: np.random.Generator) -> dict[str, str]:
     rope = numbers(rng, capacity, d // 2), numbers(rng, capacity, d // 2)
     keys = numbers(rng, n_kv_heads, capacity // 16, d, 16).astype(np.float16)
     values = numbers(rng, n_kv_heads, capacity, d).astype(np.float16)
-    y = cpu.attention(qkv, positions, parents, past, rope, (keys, values), n_threads=2)
+    y = attention_op.attention(qkv, positions, parents, past, rope, (keys, values), n_threads=2)
     digests = {"attention": sha256(y), "keys": sha256(keys), "values": sha256(values)}
     prefix = 4 * numbers(rng, past, qkv.shape[1])
     for name, kv_format in {"int8": 1, "k5v4": 2}.items():
         keys, values = (
             np.zeros((n_kv_heads, capacity // 16, nbytes), np.uint8)
-            for nbytes in cpu.kv_block_nbytes(d, kv_format)
+            for nbytes in attention_op.kv_block_nbytes(d, kv_format)
         )
         options = {"kv_format": kv_format, "n_threads": 2}
         before = np.arange(past)
-        cpu.attention(prefix, before, before - 1, 0, rope, (keys, values), **options)
-        y = cpu.attention(qkv, positions, parents, past, rope, (keys, values), **options)
+        attention_op.attention(prefix, before, before - 1, 0, rope, (keys, values), **options)
+        y = attention_op.attention(qkv, positions, parents, past, rope, (keys, values), **options)
         arrays = {"attention": y, "keys": keys, "values": values}
         digests |= {f"{name} {part}": sha256(array) for part, array in arrays.items()}
     return digests

@@ -15,6 +15,7 @@ import pytest
 from edgedec.kernels import cpu, library
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
 
+from ..doors import attention_op
 from ..isas import isa_params
 
 IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
@@ -214,7 +215,7 @@ class AttentionCase:
         options = {"kv_format": self.format_index, **options}
         if self.key_offsets is not None:
             options["key_offsets"] = self.key_offsets
-        return cpu.attention(qkv, positions, parents, past, self.rope, cache, **options)
+        return attention_op.attention(qkv, positions, parents, past, self.rope, cache, **options)
 
     def chain(self, qkv: Array, past: int = 0, **options: Any) -> Array:
         return self.run(qkv, np.arange(len(qkv)) - 1, past, **options)
@@ -328,7 +329,7 @@ def make_attention_case(
     if kv_format != "float16":
         keys, values = (
             np.full((n_kv_heads, n_blocks, nbytes), 0x7F, np.uint8)
-            for nbytes in cpu.kv_block_nbytes(head_size, KV_FORMATS[kv_format])
+            for nbytes in attention_op.kv_block_nbytes(head_size, KV_FORMATS[kv_format])
         )
     else:
         keys = np.full((n_kv_heads, n_blocks, head_size, 16), np.nan, np.float16)

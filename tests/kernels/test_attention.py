@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgedec.kernels import library
+from ..doors import attention_op
 
 CHUNK = 256  # kChunk of attention_plan.h: positions summed at once
 N_POSITIONS = 800  # of the rotations
@@ -214,7 +214,10 @@ def test_offsets_leave_exact_keys_as_they_are(isa, make_case_of, rng):
     plain = make_case_of("float16", **LONG)
     offsets = 4 * rng.standard_normal((1, plain.head_size)).astype(np.float32)
     qkv = plain.qkv(rng, 2 * CHUNK + 20)
-    for scoring in (library.Scoring(), library.Scoring(window=70, softcap=20.0, scale=0.1)):
+    for scoring in (
+        attention_op.Scoring(),
+        attention_op.Scoring(window=70, softcap=20.0, scale=0.1),
+    ):
         out = replace(plain.copy(), key_offsets=offsets).chain(qkv, isa=isa, scoring=scoring)
         expected = plain.copy().chain(qkv, isa=isa, scoring=scoring)
         np.testing.assert_allclose(out, expected, atol=0.01)  # halves of keys five times as long
@@ -312,7 +315,7 @@ def test_a_window_goes_both_ways_where_all_nodes_are_seen(
     isa, make_case, window, n_past, n_rows, rng
 ):
     case = make_case(**LONG)
-    scoring = library.Scoring(window=window)
+    scoring = attention_op.Scoring(window=window)
     case.chain(case.qkv(rng, max(n_past, 1)), isa=isa)
     qkv, places = case.qkv(rng, n_rows), range(n_past, n_past + n_rows)
     out = case.chain(qkv, n_past, isa=isa, n_threads=2, scoring=scoring, sees_all=True)

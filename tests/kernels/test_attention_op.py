@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.kernels import cpu, library
-
+from ..doors import attention_op
 from .op_node import Node, refuses
 
 LAYER, ROWS, PAST, CAPACITY = 1, 5, 20, 48
@@ -33,7 +32,7 @@ def make_node(rng, k_cache, v_cache, offsets=None, **attributes):
     node = Node("Attention", names, feeds, stored, attributes)
     node.keywords = {"key_offsets": offsets, "kv_format": attributes.get("kv_format", 0)}
     node.kv_after = (feeds["k_cache"].copy(), feeds["v_cache"].copy())
-    node.expected = cpu.attention(
+    node.expected = attention_op.attention(
         feeds["qkv"][0], feeds["position_ids"][0], feeds["parents"][0], PAST,
         (stored["cos"], stored["sin"]), (node.kv_after[0][LAYER], node.kv_after[1][LAYER]),
         **node.keywords,
@@ -49,7 +48,7 @@ def attention_node(rng):
 
 def code_caches(rng, kv_format):
     """Returns keys and values of random bytes; those below 0x3c make a scale below 1."""
-    sizes = cpu.kv_block_nbytes(16, kv_format)
+    sizes = attention_op.kv_block_nbytes(16, kv_format)
     return [rng.integers(0, 0x3C, (3, 2, CAPACITY // 16, n), np.uint8) for n in sizes]
 
 
@@ -100,7 +99,7 @@ def test_sources_and_biases_by_distance(attention_node, same_bits):
     feeds, rope = node.feeds, (node.constants["cos"], node.constants["sin"])
     keys, values = (cache.copy()[LAYER] for cache in (feeds["k_cache"], feeds["v_cache"]))
     pass_of = feeds["position_ids"][0], feeds["parents"][0], PAST, rope, (keys, values)
-    expected = cpu.attention(feeds["qkv"][0], *pass_of, **cut)[None]
+    expected = attention_op.attention(feeds["qkv"][0], *pass_of, **cut)[None]
     assert not same_bits(expected, node.expected)
     assert same_bits(node.run(), expected)
     for sources, message in (
@@ -119,7 +118,7 @@ def test_sources_and_biases_by_distance(attention_node, same_bits):
     node.attributes["shares_kv"] = 1
     feeds["qkv"] = np.ascontiguousarray(feeds["qkv"][..., : 4 * 16])
     seen = {"source": 18, "sees_source": True, "shares_kv": True, "distance_bias": bias}
-    assert same_bits(node.run(), cpu.attention(feeds["qkv"][0], *pass_of, **seen)[None])
+    assert same_bits(node.run(), attention_op.attention(feeds["qkv"][0], *pass_of, **seen)[None])
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
@@ -143,9 +142,9 @@ def test_scoring_is_stated_by_attributes(node, same_bits):
     node.attributes.update(attributes)
     keys, values = (cache.copy()[LAYER] for cache in (node.feeds["k_cache"], node.feeds["v_cache"]))
     feeds, rope = node.feeds, (node.constants["cos"], node.constants["sin"])
-    expected = cpu.attention(
+    expected = attention_op.attention(
         feeds["qkv"][0], feeds["position_ids"][0], feeds["parents"][0], PAST, rope, (keys, values),
-        scoring=library.Scoring(**attributes), **node.keywords,
+        scoring=attention_op.Scoring(**attributes), **node.keywords,
     )[None]  # fmt: skip
     assert not same_bits(expected, node.expected)
     assert same_bits(node.run(), expected)
@@ -155,7 +154,7 @@ def test_seeing_all_is_stated_by_an_attribute(node, same_bits):
     node.attributes["sees_all"] = 1
     keys, values = (cache.copy()[LAYER] for cache in (node.feeds["k_cache"], node.feeds["v_cache"]))
     feeds, rope = node.feeds, (node.constants["cos"], node.constants["sin"])
-    expected = cpu.attention(
+    expected = attention_op.attention(
         feeds["qkv"][0], feeds["position_ids"][0], feeds["parents"][0], PAST, rope, (keys, values),
         sees_all=True, **node.keywords,
     )[None]  # fmt: skip
@@ -163,9 +162,9 @@ def test_seeing_all_is_stated_by_an_attribute(node, same_bits):
     assert same_bits(node.run(), expected)
     node.attributes["window"] = 4
     keys, values = (cache.copy()[LAYER] for cache in (node.feeds["k_cache"], node.feeds["v_cache"]))
-    expected = cpu.attention(
+    expected = attention_op.attention(
         feeds["qkv"][0], feeds["position_ids"][0], feeds["parents"][0], PAST, rope, (keys, values),
-        scoring=library.Scoring(window=4), sees_all=True, **node.keywords,
+        scoring=attention_op.Scoring(window=4), sees_all=True, **node.keywords,
     )[None]  # fmt: skip
     assert same_bits(node.run(), expected)
 
@@ -177,10 +176,10 @@ def test_a_window_needs_no_more_than_it_sees(node, same_bits):
     feeds["parents"] = parents
     feeds["sequences"][0, 2] = 45
     node.attributes["window"] = 4
-    expected = cpu.attention(
+    expected = attention_op.attention(
         feeds["qkv"][0], feeds["position_ids"][0], parents[0], PAST,
-        (node.constants["cos"], node.constants["sin"]), whole, scoring=library.Scoring(window=4),
-        **node.keywords,
+        (node.constants["cos"], node.constants["sin"]), whole,
+        scoring=attention_op.Scoring(window=4), **node.keywords,
     )[None]  # fmt: skip
     assert same_bits(node.run(), expected)
     node.attributes["window"] = 5

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.kernels.cpu import attention
-from edgedec.kernels.library import Scoring
+from ..doors.attention_op import Scoring, attention
 
 CLOSE = 3e-5  # of float32 sums over some hundred values of about 1
 TREE = [-1, 0, 0, 1, 2, -1, 3, 5, 4, 8, 1]

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.kernels import cpu, experts_op, head_norm_op, library, linear_op
-from edgedec.kernels.row_stats_op import RowStatsArgs
+from edgedec.kernels import cpu, library
 from edgedec.models.quant import FORMATS
+
+from ..doors import experts_op, head_norm_op, linear_op
+from ..doors.row_stats_op import RowStatsArgs
 
 Writers = dict[tuple[int, int], set[int]]
 LINE = 64

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.kernels import embed_op, linear_op
+from edgedec.kernels import embed_op
 from edgedec.models.quant import FORMATS
 
+from ..doors import linear_op
 from .op_node import ERRORS, Node, open_node, refuses
 
 N, K = 40, 256

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from edgedec import kernels
-from edgedec.kernels import cpu, embed_op, library, linear_op
-from edgedec.kernels.linear_op import LinearArgs
+from edgedec.kernels import cpu, embed_op, library
 from edgedec.models.quant import FORMATS
+
+from ..doors import attention_op, linear_op
+from ..doors.linear_op import LinearArgs
 
 
 def f32(*shape):
@@ -219,7 +221,7 @@ def attention(**changes):
         "rope": (f32(9, 4), f32(9, 4)),
         "kv_cache": (np.zeros((2, 2, 8, 16), np.float16), np.zeros((2, 32, 8), np.float16)),
     }
-    return cpu.attention(**{**arguments, **changes})
+    return attention_op.attention(**{**arguments, **changes})
 
 
 def halves(*shape):

@@ -7,8 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from edgedec.kernels import cpu, experts_op, linear_op
+from edgedec.kernels import cpu
 from edgedec.models.quant import FORMATS, ScaleKind
+
+from ..doors import experts_op, linear_op
 
 EPSILON = 2.0**-24
 N_EXPERTS, N_USED = 6, 3

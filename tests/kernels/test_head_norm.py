@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.kernels import head_norm_op
+from ..doors import head_norm_op
 
 EPSILON = 1e-6
 SHAPES = [(1, 2, 1, 8), (3, 4, 2, 64), (5, 1, 1, 20), (16, 3, 3, 6), (33, 16, 8, 128)]

@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from edgedec.kernels import linear_op
 from edgedec.models.quant import FORMATS, PlainTensor, ScaleKind
+
+from ..doors import linear_op
 
 EPSILON = 2.0**-24  # half a unit in the last place of 1, the error of one float32 rounding
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.kernels.library import Scoring
+from ..doors.attention_op import Scoring
 
 TREE = [-1, 0, 0, 1, 2, -1, 3, 5, 4, 8, 1]
 SHAPE = {"n_heads": 4, "n_kv_heads": 2, "head_size": 20}

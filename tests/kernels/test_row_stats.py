@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.kernels import row_stats_op
 from edgedec.runtime.sequences.row_stats import RowStats
+
+from ..doors import row_stats_op
 
 BLOCK = 4096  # ids that one task looks at
 SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7)

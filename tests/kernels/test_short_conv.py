@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.kernels import short_conv_op
 from edgedec.models.recurrence import conv_taps, convolved
+
+from ..doors import short_conv_op
 
 SHAPES = [(1, 16, 3, 0), (5, 8, 4, 2), (9, 20, 3, 40), (16, 256, 3, 7), (33, 600, 1, 3)]
 """Rows, channels, taps, committed tokens."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgedec.kernels import state_space_op
 from edgedec.models.recurrence import Recurrence, state_outputs
+
+from ..doors import state_space_op
 
 KINDS = {
     "mamba2": Recurrence("mamba2", 4, n_heads=4, head_size=24, n_groups=2, state_size=20),

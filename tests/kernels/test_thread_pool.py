@@ -10,10 +10,10 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from edgedec.kernels import linear_op
 from edgedec.kernels.thread_pool import ThreadPool
 from edgedec.models.quant import FORMATS
 
+from ..doors import linear_op
 from .op_node import Node, open_node
 
 pytestmark = pytest.mark.kernel

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.kernels import cpu, library, row_stats_op
+from edgedec.kernels import cpu, library
 from edgedec.models.errors import ConfigError
 from edgedec.models.graph import (
     N_TOP,
@@ -25,6 +25,8 @@ from edgedec.models.graph import (
 )
 from edgedec.models.kv_formats import KV_PANEL, find_kv_format, kv_formats_of, kv_panels_of
 from edgedec.runtime.sequences.row_stats import RowStats
+
+from ..doors import attention_op, row_stats_op
 
 ROWS = GraphContract(
     compiler="portable",
@@ -110,7 +112,7 @@ def test_the_kernels_keep_to_it() -> None:
         assert kv_panels_of(name).index == index
     for name, head_size in product(("int8", "k5v4"), (8, 12, 64, 80, 128)):
         panels = kv_panels_of(name)
-        of_kernels = cpu.kv_block_nbytes(head_size, panels.index)
+        of_kernels = attention_op.kv_block_nbytes(head_size, panels.index)
         assert panels.block_nbytes(head_size) == of_kernels
     results = row_stats_op.row_stats(np.zeros((3, 20), np.float32))
     assert len(results) == len(ROW_STATS)

@@ -14,22 +14,22 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pieces import run_pieces
 
-from edgedec.kernels import (
-    cpu,
-    embed_op,
-    experts_op,
-    head_norm_op,
-    library,
-    linear_op,
-    row_stats_op,
-)
+from edgedec.kernels import cpu, embed_op, library
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/doors"))
+import attention_op
+import experts_op
+import head_norm_op
+import linear_op
+import row_stats_op
 
 Array = npt.NDArray[Any]
 GUARD, N_GUARDS = 0xA5, 256
@@ -172,14 +172,17 @@ def try_attention(rng: np.random.Generator) -> None:
     def call(isa: str, out: Array | None, n_threads: int) -> Any:
         caches = (cache[0].copy(), cache[1].copy())
         options = {**parts, "out": out, "isa": isa, "n_threads": n_threads}
-        return [cpu.attention(qkv, positions, parents, past, rope, caches, **options), *caches]
+        return [
+            attention_op.attention(qkv, positions, parents, past, rope, caches, **options),
+            *caches,
+        ]
 
     every_isa(call, (rows, n_heads * d))
 
 
-def random_scoring(rng: np.random.Generator, n_seen: int) -> library.Scoring:
+def random_scoring(rng: np.random.Generator, n_seen: int) -> attention_op.Scoring:
     """Returns how to weigh, now and then with a window of which ``n_seen`` rows lie behind."""
-    return library.Scoring(
+    return attention_op.Scoring(
         scale=rng.choice([0.0, rng.uniform(0.01, 1.0)]),
         softcap=rng.choice([0.0, rng.uniform(1.0, 50.0)]),
         window=int(rng.choice([0, rng.integers(1, n_seen + 2)])),
@@ -202,7 +205,7 @@ def random_cache(
         keys = rng.standard_normal((n_heads, capacity // 16, d, 16)).astype(np.float16)
         return keys, rng.standard_normal((n_heads, capacity, d)).astype(np.float16)
     panels = []
-    for nbytes in cpu.kv_block_nbytes(d, kv_format):
+    for nbytes in attention_op.kv_block_nbytes(d, kv_format):
         blocks = rng.integers(0, 256, (n_heads, capacity // 16, nbytes), np.uint8)
         scales = rng.uniform(0, 0.1, (*blocks.shape[:2], 16)).astype(np.float16)
         blocks[..., :32] = scales.view(np.uint8)
