@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -347,6 +347,18 @@ _MODEL_NAMES = {
     "norm.weight": "output_norm.weight",
     "lm_head.weight": HEAD,
 }
+
+
+def stated_as(name: str, other: str, models: str) -> Callable[[GgufFacts], ModelConfig]:
+    """Returns what refuses headers of architecture ``name``: ``models`` state ``other``."""
+
+    def read_gguf(facts: GgufFacts) -> ModelConfig:
+        raise UnsupportedModelError(
+            f"{facts.fields.origin}: general.architecture is '{name}', expected '{other}', which "
+            f"GGUF files of {models} models state"
+        )
+
+    return read_gguf
 
 
 def gguf_weight(config: ModelConfig, name: str, order: RowOrder | None = None) -> SourceWeight:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.blocks import decoder
 from edgedec.models.config import LayerConfig, ModelConfig
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_weight, layer_part
 from edgedec.models.families._hf import hf_decoder, hf_name, positive, with_defaults
 from edgedec.models.families._mamba import gguf_mamba, hf_mamba, mamba_in_gguf, mamba_in_hf
+from edgedec.models.families._places import placed
 from edgedec.models.fields import Fields
 from edgedec.models.recurrence import GatedNorm, Recurrence
-from edgedec.models.weights import SourceWeight, Weight
+from edgedec.models.weights import SourceWeight
 
 recipe = decoder
 
@@ -65,14 +66,6 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
 def _with_mamba(config: ModelConfig, mamba: Recurrence) -> ModelConfig:
     layer = LayerConfig(config.intermediate_size, config.rope_theta, mixer="both")
     return dataclasses.replace(config, layers=(layer,) * config.n_layers, recurrence=mamba)
-
-
-def weights(config: ModelConfig) -> dict[str, Weight]:
-    """Returns the shape of each weight and where it lies."""
-    return {
-        name: Weight(shape, hf=_in_hf(config, name), gguf=_in_gguf(config, name))
-        for name, shape in decoder_shapes(config).items()
-    }
 
 
 def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
@@ -155,3 +148,6 @@ def _factors(fields: Fields, key: str, n: int) -> tuple[float, ...]:
     if len(numbers) != n or min(numbers) <= 0:
         fields.fail(key, list(numbers), f"{n} positive numbers")
     return numbers
+
+
+weights = placed(_in_hf, _in_gguf)

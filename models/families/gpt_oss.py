@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from edgedec.models.blocks import GATE_SLOPE, decoder, decoder_shapes
+from edgedec.models.blocks import GATE_SLOPE, decoder
 from edgedec.models.config import ModelConfig
 from edgedec.models.families._gguf import (
     GgufFacts,
@@ -14,8 +14,9 @@ from edgedec.models.families._gguf import (
     layer_part,
 )
 from edgedec.models.families._hf import hf_decoder, hf_name, hf_windows, with_defaults, with_windows
+from edgedec.models.families._places import placed
 from edgedec.models.fields import Fields
-from edgedec.models.weights import SourceWeight, Weight
+from edgedec.models.weights import SourceWeight
 
 recipe = decoder
 
@@ -89,14 +90,6 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     return _with_sinks(with_windows(config, window, layers))
 
 
-def weights(config: ModelConfig) -> dict[str, Weight]:
-    """Returns the shape of each weight and where it lies."""
-    return {
-        name: Weight(shape, hf=_in_hf(config, name), gguf=_in_gguf(config, name))
-        for name, shape in decoder_shapes(config).items()
-    }
-
-
 def _with_sinks(config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(config, has_sinks=True, expert_limit=_LIMIT)
 
@@ -126,3 +119,6 @@ def _in_gguf(config: ModelConfig, name: str) -> SourceWeight:
             n_experts = config.n_experts if ".experts." in name else 0
             return SourceWeight(f"blk.{layer}.{theirs}", n_experts)
     return gguf_weight(config, name)
+
+
+weights = placed(_in_hf, _in_gguf)

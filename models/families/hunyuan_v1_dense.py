@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
-from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_name
+from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_weight
 from edgedec.models.families._hf import hf_decoder, hf_name, positive, rope_fields, with_defaults
+from edgedec.models.families._places import placed
 from edgedec.models.fields import Fields
-from edgedec.models.weights import SourceWeight, Weight
+from edgedec.models.weights import SourceWeight
 
 recipe = decoder
 
@@ -37,19 +38,14 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     return _rotated_first(dataclasses.replace(config, family="hunyuan_v1_dense"))
 
 
-def weights(config: ModelConfig) -> dict[str, Weight]:
-    """Returns the shape of each weight and where it lies."""
-    return {
-        name: Weight(shape, hf=SourceWeight(_in_hf(name)), gguf=SourceWeight(gguf_name(name)))
-        for name, shape in decoder_shapes(config).items()
-    }
-
-
-def _in_hf(name: str) -> str:
+def _in_hf(_config: ModelConfig, name: str) -> SourceWeight:
     part = name.split(".")[-2]
-    return hf_name(name.replace(part, _NORMS.get(part, part)))
+    return SourceWeight(hf_name(name.replace(part, _NORMS.get(part, part))))
 
 
 def _rotated_first(config: ModelConfig) -> ModelConfig:
     layers = (dataclasses.replace(config.layer(i), rope_theta=0.0) for i in range(config.n_layers))
     return dataclasses.replace(config, is_qk_norm_late=True, layers=tuple(layers))
+
+
+weights = placed(_in_hf, gguf_weight)

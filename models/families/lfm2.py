@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError
 from edgedec.models.families._gguf import (
@@ -19,9 +19,10 @@ from edgedec.models.families._hf import (
     with_defaults,
     with_recurrence,
 )
+from edgedec.models.families._places import placed
 from edgedec.models.fields import Fields
 from edgedec.models.recurrence import MAX_CONV_SIZE, Recurrence
-from edgedec.models.weights import SourceWeight, Weight
+from edgedec.models.weights import SourceWeight
 
 recipe = decoder
 
@@ -106,17 +107,6 @@ def _with_convolutions(
     return with_recurrence(config, recurrence, layers)
 
 
-def weights(config: ModelConfig) -> dict[str, Weight]:
-    """Returns the shape of each weight and where it lies.
-
-    Source: ggml-org/llama.cpp ``convert_hf_to_gguf.py`` ``LFM2Model`` (MIT): names and shapes.
-    """
-    return {
-        name: Weight(shape, hf=_in_hf(config, name), gguf=_in_gguf(config, name))
-        for name, shape in decoder_shapes(config).items()
-    }
-
-
 def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
     if not name.startswith("layers."):
         return SourceWeight(hf_name("embedding_norm.weight" if name == "norm.weight" else name))
@@ -139,3 +129,7 @@ def _in_gguf(config: ModelConfig, name: str) -> SourceWeight:
         first_row = _IN_PROJ[stem] * config.hidden_size
         return SourceWeight(f"blk.{layer}.shortconv.in_proj.{kind}", first_row=first_row)
     return SourceWeight(f"blk.{layer}.shortconv.{stem.removeprefix('mixer.')}.{kind}")
+
+
+# Source of names and shapes: ggml-org/llama.cpp ``convert_hf_to_gguf.py`` ``LFM2Model`` (MIT)
+weights = placed(_in_hf, _in_gguf)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import CheckpointError
 from edgedec.models.families._bidirectional import gguf_bidirectional, hf_bidirectional
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder
 from edgedec.models.families._hf import hf_decoder
+from edgedec.models.families._places import placed
 from edgedec.models.families.llama import in_gguf
 from edgedec.models.fields import Fields
-from edgedec.models.weights import SourceWeight, Weight
+from edgedec.models.weights import SourceWeight
 
 recipe = decoder
 
@@ -59,15 +60,10 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     return gguf_bidirectional(facts.fields, gguf_decoder(facts, "llada"))
 
 
-def weights(config: ModelConfig) -> dict[str, Weight]:
-    """Returns the shape of each weight and where it lies."""
-    return {
-        name: Weight(shape, hf=SourceWeight(_hf_name(name)), gguf=in_gguf(config, name))
-        for name, shape in decoder_shapes(config).items()
-    }
-
-
-def _hf_name(name: str) -> str:
+def _in_hf(_config: ModelConfig, name: str) -> SourceWeight:
     *_, stem, part = name.split(".")
     inner = f"blocks.{name.split('.')[1]}." if name.startswith("layers.") else ""
-    return f"model.transformer.{inner}{_STORED.get(stem, stem)}.{part}"
+    return SourceWeight(f"model.transformer.{inner}{_STORED.get(stem, stem)}.{part}")
+
+
+weights = placed(_in_hf, in_gguf)

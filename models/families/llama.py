@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_weight
-from edgedec.models.families._hf import hf_decoder, hf_name
+from edgedec.models.families._hf import hf_decoder
+from edgedec.models.families._places import placed, usual_hf
 from edgedec.models.fields import Fields
-from edgedec.models.weights import PairedHeads, SourceWeight, Weight
+from edgedec.models.weights import PairedHeads, SourceWeight
 
 recipe = decoder
 
@@ -25,14 +26,6 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     return gguf_decoder(facts, "llama", has_qkv_bias=has_bias, has_experts=has_experts)
 
 
-def weights(config: ModelConfig) -> dict[str, Weight]:
-    """Returns the shape of each weight and where it lies."""
-    return {
-        name: Weight(shape, hf=SourceWeight(hf_name(name)), gguf=in_gguf(config, name))
-        for name, shape in decoder_shapes(config).items()
-    }
-
-
 def in_gguf(config: ModelConfig, name: str) -> SourceWeight:
     """Returns where a weight lies in a GGUF file.
 
@@ -42,3 +35,6 @@ def in_gguf(config: ModelConfig, name: str) -> SourceWeight:
     """
     n_heads = {"q_proj": config.n_heads, "k_proj": config.n_kv_heads}.get(name.split(".")[-2])
     return gguf_weight(config, name, PairedHeads(n_heads) if n_heads else None)
+
+
+weights = placed(usual_hf, in_gguf)

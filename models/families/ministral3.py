@@ -6,9 +6,8 @@ import dataclasses
 
 from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import llama
-from edgedec.models.families._gguf import GgufFacts
+from edgedec.models.families._gguf import stated_as
 from edgedec.models.families._hf import hf_decoder, hf_windows, with_defaults
 from edgedec.models.fields import Fields
 
@@ -42,9 +41,4 @@ def read_hf(fields: Fields) -> ModelConfig:
     return dataclasses.replace(config, query_growth=growth, query_growth_start=start)
 
 
-def read_gguf(facts: GgufFacts) -> ModelConfig:
-    """Raises: GGUF files of these models state the architecture mistral3."""
-    raise UnsupportedModelError(
-        f"{facts.fields.origin}: general.architecture is 'ministral3', expected 'mistral3', which "
-        f"GGUF files of Ministral 3 models state"
-    )
+read_gguf = stated_as("ministral3", "mistral3", "Ministral 3")

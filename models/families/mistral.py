@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import llama
-from edgedec.models.families._gguf import GgufFacts
+from edgedec.models.families._gguf import stated_as
 from edgedec.models.families._hf import hf_decoder, hf_windows, with_defaults
 from edgedec.models.fields import Fields
 
@@ -22,9 +21,4 @@ def read_hf(fields: Fields) -> ModelConfig:
     return hf_windows(fields, hf_decoder(fields, "mistral"))
 
 
-def read_gguf(facts: GgufFacts) -> ModelConfig:
-    """Raises: GGUF files of these models state the architecture llama."""
-    raise UnsupportedModelError(
-        f"{facts.fields.origin}: general.architecture is 'mistral', expected 'llama', which GGUF "
-        f"files of Mistral models state"
-    )
+read_gguf = stated_as("mistral", "llama", "Mistral")

@@ -6,9 +6,8 @@ import dataclasses
 
 from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import llama
-from edgedec.models.families._gguf import GgufFacts
+from edgedec.models.families._gguf import stated_as
 from edgedec.models.families._hf import hf_decoder, hf_windows, with_defaults
 from edgedec.models.fields import Fields
 from edgedec.models.weights import SourceWeight, Weight
@@ -36,12 +35,7 @@ def read_hf(fields: Fields) -> ModelConfig:
     )
 
 
-def read_gguf(facts: GgufFacts) -> ModelConfig:
-    """Raises: GGUF files of these models state the architecture llama."""
-    raise UnsupportedModelError(
-        f"{facts.fields.origin}: general.architecture is 'mixtral', expected 'llama', which GGUF "
-        f"files of Mixtral models state"
-    )
+read_gguf = stated_as("mixtral", "llama", "Mixtral")
 
 
 def weights(config: ModelConfig) -> dict[str, Weight]:

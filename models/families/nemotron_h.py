@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.blocks import decoder
 from edgedec.models.config import LayerConfig, Mixer, ModelConfig
 from edgedec.models.errors import CheckpointError, UnsupportedModelError
 from edgedec.models.families._gguf import (
@@ -19,9 +19,10 @@ from edgedec.models.families._gguf import (
 )
 from edgedec.models.families._hf import hf_decoder, with_defaults
 from edgedec.models.families._mamba import gguf_mamba, hf_mamba, mamba_in_gguf, mamba_in_hf
+from edgedec.models.families._places import placed
 from edgedec.models.fields import Fields, shown
 from edgedec.models.recurrence import Recurrence
-from edgedec.models.weights import SourceWeight, Weight
+from edgedec.models.weights import SourceWeight
 
 recipe = decoder
 
@@ -133,14 +134,6 @@ def _with_layers(config: ModelConfig, mamba: Recurrence, kinds: list[Mixer]) -> 
     return dataclasses.replace(config, layers=layers, recurrence=recurrence, has_squared_relu=True)
 
 
-def weights(config: ModelConfig) -> dict[str, Weight]:
-    """Returns the shape of each weight and where it lies."""
-    return {
-        name: Weight(shape, hf=_in_hf(config, name), gguf=_in_gguf(config, name))
-        for name, shape in decoder_shapes(config).items()
-    }
-
-
 def _in_hf(config: ModelConfig, name: str) -> SourceWeight:
     others = {"embed_tokens.weight": "embeddings.weight", "norm.weight": "norm_f.weight"}
     if not name.startswith("layers."):
@@ -169,3 +162,6 @@ def _norm(config: ModelConfig, layer: int) -> str:
     """Returns our name of the one norm that a layer has."""
     is_mlp = config.layer(layer).mixer == "none"
     return f"{'post_attention' if is_mlp else 'input'}_layernorm.weight"
+
+
+weights = placed(_in_hf, _in_gguf)

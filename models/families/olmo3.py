@@ -6,9 +6,8 @@ import dataclasses
 
 from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
-from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families import olmo2
-from edgedec.models.families._gguf import GgufFacts
+from edgedec.models.families._gguf import stated_as
 from edgedec.models.families._hf import hf_layer_types, hf_rotations, hf_window, with_defaults
 from edgedec.models.families._post_norms import post_norm_weights
 from edgedec.models.families._windows import with_local_layers
@@ -31,9 +30,4 @@ def read_hf(fields: Fields) -> ModelConfig:
     )
 
 
-def read_gguf(facts: GgufFacts) -> ModelConfig:
-    """Raises: GGUF files of these models state the architecture olmo2."""
-    raise UnsupportedModelError(
-        f"{facts.fields.origin}: general.architecture is 'olmo3', expected 'olmo2', which GGUF "
-        f"files of OLMo 3 models state"
-    )
+read_gguf = stated_as("olmo3", "olmo2", "OLMo 3")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
-from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_name
-from edgedec.models.families._hf import hf_decoder, hf_name, hf_optional_windows, with_defaults
+from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_weight
+from edgedec.models.families._hf import hf_decoder, hf_optional_windows, with_defaults
+from edgedec.models.families._places import placed, usual_hf
 from edgedec.models.fields import Fields
-from edgedec.models.weights import SourceWeight, Weight
 
 recipe = decoder
 
@@ -31,9 +31,4 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     return gguf_decoder(facts, "qwen3", has_qk_norm=True)
 
 
-def weights(config: ModelConfig) -> dict[str, Weight]:
-    """Returns the shape of each weight and where it lies."""
-    return {
-        name: Weight(shape, hf=SourceWeight(hf_name(name)), gguf=SourceWeight(gguf_name(name)))
-        for name, shape in decoder_shapes(config).items()
-    }
+weights = placed(usual_hf, gguf_weight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
 from edgedec.models.families._gated_delta import (
     delta_draft_layer,
@@ -14,6 +14,7 @@ from edgedec.models.families._gated_delta import (
     hf_delta_decoder,
 )
 from edgedec.models.families._gguf import GgufFacts
+from edgedec.models.families._places import placed
 from edgedec.models.fields import Fields
 from edgedec.models.weights import Weight
 
@@ -42,14 +43,9 @@ def tiled(config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(config, recurrence=dataclasses.replace(recurrence, is_tiled=True))
 
 
-def weights(config: ModelConfig) -> dict[str, Weight]:
-    """Returns the shape of each weight and where it lies."""
-    return {
-        name: Weight(shape, hf=delta_in_hf(config, name), gguf=delta_in_gguf(config, name))
-        for name, shape in decoder_shapes(config).items()
-    }
-
-
 def draft_layer(config: ModelConfig) -> dict[str, Weight]:
     """Returns the own weights of the layer that publishers add for drafting."""
     return delta_draft_layer(config, weights)
+
+
+weights = placed(delta_in_hf, delta_in_gguf)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from edgedec.models.blocks import decoder, decoder_shapes
+from edgedec.models.blocks import decoder
 from edgedec.models.config import ModelConfig
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.families._gguf import GgufFacts, gguf_decoder, gguf_weight
 from edgedec.models.families._hf import hf_decoder, hf_name, with_defaults
+from edgedec.models.families._places import placed
 from edgedec.models.fields import Fields, shown
-from edgedec.models.weights import SourceWeight, Weight
+from edgedec.models.weights import SourceWeight
 
 recipe = decoder
 
@@ -49,14 +50,6 @@ def read_gguf(facts: GgufFacts) -> ModelConfig:
     return dataclasses.replace(config, family="qwen3_moe")
 
 
-def weights(config: ModelConfig) -> dict[str, Weight]:
-    """Returns the shape of each weight and where it lies."""
-    return {
-        name: Weight(shape, hf=in_hf(config, name), gguf=gguf_weight(config, name))
-        for name, shape in decoder_shapes(config).items()
-    }
-
-
 def hf_experts(fields: Fields) -> int:
     """Returns how many experts there are; transformers 5 writes another key than 4."""
     key = "num_experts" if fields.get("num_local_experts") is None else "num_local_experts"
@@ -79,3 +72,6 @@ def in_hf(config: ModelConfig, name: str) -> SourceWeight:
         return SourceWeight(theirs)
     theirs = theirs.replace(".experts.", ".experts.{expert}.")
     return SourceWeight(theirs, config.n_experts)
+
+
+weights = placed(in_hf, gguf_weight)
