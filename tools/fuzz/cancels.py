@@ -1,23 +1,23 @@
 """Texts that another thread stops or cancels at a random moment, and the texts after them.
 
-    python tools/fuzz/cancels.py --cancels 10000 --seconds 500
+    python tools/fuzz/cancels.py --tries 10000 --seconds 500
 
 A text that was cut short is the beginning of the whole one, and the next one is whole.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import threading
 from typing import Any
 
 from engine_states import PROMPTS, REQUESTS, bundle, check, expected
-from pieces import run_pieces
+from pieces import run_tries
 
 import edgedec
 
+N_OF_A_PIECE = 50
 LONGEST_S = 0.02
 """Later most texts are whole."""
 
@@ -47,20 +47,11 @@ def cancel_one(engine: edgedec.Engine, rng: random.Random) -> None:
     check(engine.generate(prompt, REQUESTS[again]), expected(ids, again))
 
 
-def main() -> int:
-    """Runs what the command line asks for; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--cancels", type=int, default=10_000)
-    parser.add_argument("--seconds", type=int, default=500)
-    options = parser.parse_args()
-    n_each = 50
-
-    def piece(n_done: int) -> int:
-        cancel_some(n_done, n_each)
-        return n_each
-
-    return run_pieces("cancels", options.cancels, options.seconds, piece)
+def piece(number: int) -> int:
+    """Cancels some texts."""
+    cancel_some(number, N_OF_A_PIECE)
+    return N_OF_A_PIECE
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tries(__doc__, "cancels", 10_000, piece))

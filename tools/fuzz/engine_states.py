@@ -1,6 +1,6 @@
 """Random sequences of what an engine can be asked for, with faults in between.
 
-    python tools/fuzz/engine_states.py --sequences 10000 --seconds 500
+    python tools/fuzz/engine_states.py --tries 10000 --seconds 500
 
 Whatever happened before: a text is that of an engine that was asked for nothing else, one that was
 cut short is its beginning, and files are whole. The engine is a real one over a tiny bundle.
@@ -8,7 +8,6 @@ cut short is its beginning, and files are whole. The engine is a real one over a
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import sys
@@ -28,7 +27,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from pieces import run_pieces
+from pieces import run_tries
 from tiny import make_bundle
 
 import edgedec
@@ -38,6 +37,7 @@ from edgedec.runtime.backends.ort import PassRunner
 from edgedec.runtime.sequences import session_file as session_file
 
 N_STEPS = 20
+N_OF_A_PIECE = 100
 SAMPLED = edgedec.SamplingConfig(temperature=0.8, top_p=0.9)
 REQUESTS = [
     edgedec.GenerationConfig(max_new_tokens=9, ignore_eos=True),
@@ -272,20 +272,11 @@ def run_sequences(number: int, n_sequences: int) -> None:
     run_state_machine_as_test(seed(number)(EngineStates), settings=chosen)
 
 
-def main() -> int:
-    """Runs what the command line asks for; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sequences", type=int, default=10_000)
-    parser.add_argument("--seconds", type=int, default=500)
-    options = parser.parse_args()
-    n_each = 100
-
-    def piece(n_done: int) -> int:
-        run_sequences(n_done, n_each)
-        return n_each
-
-    return run_pieces("engine_states", options.sequences, options.seconds, piece)
+def piece(number: int) -> int:
+    """Runs some sequences."""
+    run_sequences(number, N_OF_A_PIECE)
+    return N_OF_A_PIECE
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tries(__doc__, "engine_states", 10_000, piece))

@@ -3,14 +3,11 @@
     tools/sanitize/run.sh .venv/bin/python tools/fuzz/kernel_shapes.py --tries 100000 --seconds 500
 
 runs them under sanitizers; run.sh also looks for races of threads, and at ARM's kernels. Without
-the first word it is the installed library. `--shard 0/2` beside `--shard 1/2` uses two cores:
-each makes every second of the tries, and counts its own. `--first 100000` goes on where another
-machine stopped, whose counts are not here.
+the first word it is the installed library. `--first 100000` goes on where another machine stopped.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -19,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pieces import run_pieces
+from pieces import run_tries
 
 from edgedec.kernels import cpu, embed_op, library
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
@@ -33,6 +30,7 @@ import row_stats_op
 
 Array = npt.NDArray[Any]
 GUARD, N_GUARDS = 0xA5, 256
+N_OF_A_PIECE = 40
 N_POSITIONS = 512
 
 
@@ -282,26 +280,13 @@ def try_one(number: int) -> None:
         TRIES[rng.integers(len(TRIES))](rng)
 
 
-def main() -> int:
-    """Runs what the command line asks for; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tries", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=int, default=500)
-    parser.add_argument("--shard", default="0/1", metavar="I/N", help="every Nth, from the Ith")
-    parser.add_argument("--first", type=int, default=0, help="number of the first try")
-    options = parser.parse_args()
-    shard, n_shards = map(int, options.shard.split("/"))
-
-    def piece(n_done: int) -> int:
-        for number in range(n_done, n_done + 40):
-            try_one(options.first + shard + n_shards * number)
-        return 40
-
-    name = f"kernel_shapes_of_{library.library_path().parent.name}"
-    if n_shards > 1:
-        name += f"_{shard}_of_{n_shards}"
-    return run_pieces(name, options.tries, options.seconds, piece)
+def piece(first: int) -> int:
+    """Makes some tries."""
+    for number in range(first, first + N_OF_A_PIECE):
+        try_one(number)
+    return N_OF_A_PIECE
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    name = f"kernel_shapes_of_{library.library_path().parent.name}"
+    sys.exit(run_tries(__doc__, name, 1_000_000, piece))

@@ -1,6 +1,6 @@
 """Exports, stores and session files whose writer is killed at a random moment.
 
-    python tools/fuzz/kills.py --kills 1500 --seconds 500
+    python tools/fuzz/kills.py --tries 1500 --seconds 500
 
 A third of them each. Afterwards a bundle is whole or not there, and the next export removes what is
 left; a store holds whole texts, the first of those that were added; a session is the new one or the
@@ -9,7 +9,6 @@ old one.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
@@ -21,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from pieces import run_pieces
+from pieces import run_tries
 from tiny import write_gguf
 
 from edgedec.export.config import ExportConfig
@@ -117,28 +116,15 @@ def kill_session(folder: Path, rng: random.Random) -> None:
     assert (state.kv_rows["keys"] == state.tokens[0]).all()
 
 
-def kill_one(number: int) -> None:
+def kill_one(number: int) -> int:
     """Kills one writer, another kind and moment for each ``number``, and looks what is left."""
     rng = random.Random(number)
     kind = (kill_export, kill_store, kill_session)[number % 3]
     folder = Path(tempfile.mkdtemp(prefix=f"kill-{number}-"))
     kind(folder, rng)  # its folder stays to be looked at when this fails
     shutil.rmtree(folder)
-
-
-def main() -> int:
-    """Runs what the command line asks for; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=1500)
-    parser.add_argument("--seconds", type=int, default=500)
-    options = parser.parse_args()
-
-    def piece(n_done: int) -> int:
-        kill_one(n_done)
-        return 1
-
-    return run_pieces("kills", options.kills, options.seconds, piece)
+    return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tries(__doc__, "kills", 1500, kill_one))

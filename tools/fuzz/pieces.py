@@ -54,12 +54,19 @@ def run_tries(
     piece: Callable[[int], int],
     outcomes: Counter[str] | None = None,
 ) -> int:
-    """As `run_pieces`, where the command line says how many and how long. doc: of the program."""
+    """As `run_pieces`, where the command line says how many and how long. doc: of the program.
+
+    Tries from ``--first`` on have counts of their own: two of them use two cores.
+    """
     parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
     parser.add_argument("--tries", type=int, default=n_wanted)
     parser.add_argument("--seconds", type=int, default=500)
+    parser.add_argument("--first", type=int, default=0, help="number of the first try")
     options = parser.parse_args()
-    return run_pieces(name, options.tries, options.seconds, piece, outcomes)
+    name += f"_from_{options.first}" if options.first else ""
+    return run_pieces(
+        name, options.tries, options.seconds, lambda n_done: piece(options.first + n_done), outcomes
+    )
 
 
 def _cpu_s() -> float:

@@ -8,7 +8,6 @@ it goes on. A fault lies among the 40 tries after those that build/fuzz counts.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from kernel_shapes import matrix, random_cache, random_formats, random_scoring, sizes
-from pieces import run_pieces
+from kernel_shapes import N_OF_A_PIECE, matrix, random_cache, random_formats, random_scoring, sizes
+from pieces import run_tries
 
 from edgedec.kernels import library
 
@@ -249,22 +248,13 @@ def try_one(number: int) -> bool:
     return False
 
 
-def main() -> int:
-    """Runs what the command line asks for; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tries", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=int, default=500)
-    parser.add_argument("--first", type=int, default=0, help="number of the first try")
-    options = parser.parse_args()
-
-    def piece(n_done: int) -> int:
-        for number in range(n_done, n_done + 40):
-            try_one(options.first + number)
-        return 40
-
-    name = f"wrong_nodes_of_{library.library_path().parent.name}"
-    return run_pieces(name, options.tries, options.seconds, piece)
+def piece(first: int) -> int:
+    """Makes some tries."""
+    for number in range(first, first + N_OF_A_PIECE):
+        try_one(number)
+    return N_OF_A_PIECE
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    name = f"wrong_nodes_of_{library.library_path().parent.name}"
+    sys.exit(run_tries(__doc__, name, 1_000_000, piece))
