@@ -45,6 +45,13 @@ BROWSERS = {
 }  # fmt: skip
 """Browser -> its command, whose program has the name of Debian's package."""
 
+NO_NOTICES = (
+    'user_pref("datareporting.policy.dataSubmissionPolicyBypassNotification", true);\n'
+    'user_pref("browser.shell.checkDefaultBrowser", false);\n'
+    'user_pref("browser.aboutwelcome.enabled", false);\n'
+)
+"""Of Firefox, which show up some seconds after its start and push the text down."""
+
 PYTHON = "/usr/bin/python3"
 EDGEDEC = [sys.executable, "-c", "from edgedec.apps.cli import main; main()"]
 FIELDS = Path(__file__).with_name("fields.py")
@@ -458,6 +465,8 @@ class Page(Window):
         self.desktop, self.toolkit, self._environment = desktop, browser, dict[str, str]()
         self._places: dict[str, list[int]] = {}
         profile = tempfile.mkdtemp(prefix=browser, dir=desktop.folder)  # another window may be open
+        if browser == "firefox":
+            Path(profile, "user.js").write_text(NO_NOTICES)
         page = FIELDS.with_suffix(".html").as_uri()
         filled_in = [part.format(profile=profile, page=page, scale=scale) for part in command]
         self._start(filled_in, scale)
