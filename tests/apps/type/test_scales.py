@@ -10,6 +10,13 @@ from .test_toolkits import TEXT, becomes
 pytestmark = pytest.mark.toolkits
 
 
+def stands_behind_a_letter(desktop: Desktop, scale: int) -> bool:
+    """Says whether the suggestion is as high as a line, and has ink before it."""
+    left, top, _, height = desktop.ghost_box()
+    before = desktop.picture().crop((left - 8 * scale, top, left, top + height))
+    return 12 * scale <= height <= 28 * scale and min(before.convert("L").tobytes()) < 100
+
+
 @pytest.mark.parametrize("scale", [1, 2])
 @pytest.mark.parametrize("toolkit", [*(name for name in TOOLKITS if name != "vte"), *BROWSERS])
 def test_the_suggestion_stands_behind_the_text(
@@ -21,10 +28,7 @@ def test_the_suggestion_stands_behind_the_text(
         ghost = wait_for(suggesting.ghost, "a suggestion")
         becomes(window, TEXT)
         if toolkit != "gtk4":  # which does not say where the caret is
-            left, top, _, height = suggesting.ghost_box()
-            assert 12 * scale <= height <= 28 * scale
-            before = suggesting.picture().crop((left - 8 * scale, top, left, top + height))
-            assert min(before.convert("L").tobytes()) < 100  # ink of the last letter
+            wait_for(lambda: stands_behind_a_letter(suggesting, scale), "the suggestion behind it")
         suggesting.key("Tab")
         wait_for(lambda: window.text().startswith(TEXT + ghost), "the suggestion in the text")
     finally:
