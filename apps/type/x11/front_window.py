@@ -16,6 +16,9 @@ from edgedec.system.processes import environment
 _PRIVATE = ("(incognito)", "inprivate", "private browsing")
 """In titles of browsers' private windows, if the browser speaks English."""
 
+AT_ONCE = 1 << 14
+"""Units: 4 bytes, of a property. Between two reads it may become shorter, which is an error."""
+
 
 def front_window(display: Display) -> Window | None:
     """Returns the window that the window manager has in front; None if nobody knows."""
@@ -50,7 +53,8 @@ class FrontProgram:
         )
 
     def _property(self, window: Window, name: str) -> Any:
-        reply = window.get_full_property(self._display.intern_atom(name), X.AnyPropertyType)
+        atom = self._display.intern_atom(name)
+        reply = window.get_full_property(atom, X.AnyPropertyType, AT_ONCE)
         return None if reply is None else reply.value
 
 

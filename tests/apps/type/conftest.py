@@ -355,9 +355,12 @@ class Desktop(Session):
         from Xlib import X
         from Xlib.error import XError
 
+        from edgedec.apps.type.x11.front_window import AT_ONCE
+
+        atom = self.display.intern_atom(name)
         window = self.display.create_resource_object("window", number)
         with suppress(XError):
-            found = window.get_full_property(self.display.intern_atom(name), X.AnyPropertyType)
+            found = window.get_full_property(atom, X.AnyPropertyType, AT_ONCE)
             return found.value if found is not None else None
         return None
 
