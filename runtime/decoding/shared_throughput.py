@@ -18,7 +18,7 @@ import numpy as np
 
 from edgedec.runtime.sequences.rows import OtherTexts
 
-STAKE = 0.5
+STAKE = 0.3
 """Rounds that a text may lose by drafting before it rests."""
 BANK = 2.0
 """Most rounds that the bank holds."""
@@ -26,7 +26,7 @@ LOOK = 0.004
 """Of a round, that each round of rest saves up for the next stake."""
 MIN_LOOK = LOOK / 8
 """The same after many looks that lost."""
-PAUSE = 32
+PAUSE = 8
 """Rounds that a text rests at least after it lost; twice as many each time."""
 FRESH = 64
 """Rounds of a text with drafts that are judged by the same rounds without."""

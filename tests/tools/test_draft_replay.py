@@ -36,6 +36,13 @@ def test_recorded_texts_are_decoded_again_token_for_token_and_never_lose_much(
         assert row["tokens_per_round"] > 1.1, row
 
 
+def test_eight_texts_at_once_lose_at_most_a_hundredth_of_their_speed(tmp_path: Path) -> None:
+    tables = ("--tables", "avx2-fast-memory,avx512-vnni,orin")
+    shared = ("--texts", "60", "--at-once", "8")
+    rows = replay("--sets", "mtp", *tables, *shared, str(tmp_path / "rows.json"))
+    assert min(row["mean"] for row in rows) >= 0.99, rows
+
+
 def test_a_replay_is_the_same_each_time(tmp_path: Path) -> None:
     options = ("--sets", "free", "--tables", "orin", "--texts", "6", "--chosen-by")
     first, second = (replay(*options, str(tmp_path / f"{i}.json")) for i in range(2))
