@@ -105,6 +105,14 @@ def test_a_better_head_is_swapped_in_and_can_be_undone(own: Path, replay: Path) 
         undo(own)
 
 
+def test_where_nothing_was_adapted_there_is_nothing_to_undo_and_no_folder_is_left(
+    own: Path,
+) -> None:
+    with pytest.raises(ConfigError, match="there is no earlier head of"):
+        undo(own)
+    assert not AdaptFolder(own).path.exists()
+
+
 def _written(bundle: Path) -> list[int]:
     with edgedec.load(bundle) as engine:
         config = GenerationConfig(max_new_tokens=24, method="mtp", ignore_eos=True)

@@ -135,8 +135,7 @@ class AdaptFolder:
             ConfigError: None was kept, or the bundle has another model since then.
             BundleError: The bundle or the kept head is broken, or the bundle cannot be written.
         """
-        before, now = self.path / _BEFORE, read_manifest(self.bundle)
-        kept = self._kept(before)
+        before, now, kept = self.path / _BEFORE, read_manifest(self.bundle), self.kept()
         if fingerprint_of(kept, kept.target_name) != fingerprint_of(now, now.target_name):
             raise ConfigError(
                 f"{self.bundle} was exported anew and has another model: the earlier head does "
@@ -159,8 +158,14 @@ class AdaptFolder:
         shutil.rmtree(before, ignore_errors=True)
         return sealed
 
-    def _kept(self, before: Path) -> BundleManifest:
-        """Returns the manifest that the bundle had with the head that was kept."""
+    def kept(self) -> BundleManifest:
+        """Returns the manifest that the bundle had with the head that was kept.
+
+        Raises:
+            ConfigError: None was kept.
+            BundleError: It cannot be read.
+        """
+        before = self.path / _BEFORE
         try:
             fields = json.loads((before / MANIFEST_NAME).read_bytes())
         except FileNotFoundError:

@@ -123,6 +123,8 @@ def undo(bundle: Path) -> None:
         BundleError: It is damaged, or the bundle cannot be written.
     """
     folder = AdaptFolder(bundle)
+    if not folder.path.exists():
+        folder.kept()  # raises, before the next line would make the folder
     with folder.alone():
         folder.restore_head()
 
