@@ -1,7 +1,7 @@
 """Methods that are whole, tested and measured, and pay on nothing that was tried.
 
 They register themselves here and are then found by name like any other. One that pays comes out
-again. `docs/labs.md` has the figures.
+again. `docs/labs.md` has the figures. `head_kinds` does not register: it is for comparisons alone.
 """
 
 from edgedec.runtime.drafting.extensions import register
