@@ -208,7 +208,8 @@ def figures(setting: Setting, kind: str, head: TorchWeights) -> dict[str, object
         for p in head.trained().values():
             if p.ndim == 2:
                 p.copy_(torch.from_numpy(rounded(p.numpy(), 4)))
-    four = right(head, setting.answers, *known)
+    is_rounded = any(p.ndim == 2 for p in head.trained().values())
+    four = right(head, setting.answers, *known) if is_rounded else plain
     size, read = n_bytes(head, kind, len(setting.texts.head_ids))
     return {
         "by_depth": plain.mean(0).tolist(),
@@ -250,6 +251,7 @@ def main() -> None:
     parser.add_argument("--n-tests", type=int, default=24, help="prompts of each file of --tests")
     parser.add_argument("--tokens", type=int, default=60_000, help="tokens to learn from")
     parser.add_argument("--minutes", type=float, default=4.0, help="of processor time, each kind")
+    parser.add_argument("--train-only", action="store_true", help="measure in a later call")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     arguments = parser.parse_args()
     use_threads(1)
@@ -261,13 +263,22 @@ def main() -> None:
         if results.get(kind, {}).get("trained") == key:
             continue
         head = KINDS[kind](setting)
-        n_tokens = trained(setting, kind, head, arguments.folder, 60 * arguments.minutes)
-        np.savez(
-            arguments.folder / f"{kind}.npz", **{n: p.numpy() for n, p in head.learned().items()}
-        )
+        file = arguments.folder / f"{kind}, {key}.npz"
+        if not file.is_file():
+            n_tokens = trained(setting, kind, head, arguments.folder, 60 * arguments.minutes)
+            weights = {name: p.numpy() for name, p in head.learned().items()}
+            np.savez(file, n_tokens=n_tokens, **weights)  # type: ignore[arg-type]
+        if arguments.train_only:
+            continue
+        with np.load(file) as saved, torch.no_grad():
+            n_tokens = int(saved["n_tokens"])
+            for name, p in head.trained().items():
+                p.copy_(torch.from_numpy(saved[name]))
         results[kind] = {"trained": key, "n_tokens": n_tokens} | figures(setting, kind, head)
         replace_text(kept, json.dumps(results, indent=1))
         print(f"{kind}: {results[kind]}", flush=True)
+    if arguments.train_only:
+        return
     print(table({kind: results[kind] for kind in arguments.kinds}))
 
 
