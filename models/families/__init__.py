@@ -8,6 +8,7 @@ same family. Modules with a leading underscore hold what families share.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import re
@@ -94,6 +95,7 @@ class Family(Protocol):
         """Returns every weight the recipe reads: our name -> its shape and where it lies."""
 
 
+@functools.cache
 def known_families() -> tuple[str, ...]:
     """Returns the names of all families, sorted."""
     names = (module.name for module in pkgutil.iter_modules(__path__))
