@@ -6,7 +6,7 @@ import statistics
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,22 @@ def completers(monkeypatch: pytest.MonkeyPatch) -> type[Resting]:
     return Resting
 
 
+class Awaited(Autocompleter):
+    """Has nobody type on before something is on offer, or nothing will be."""
+
+    def update(self, document: Document) -> Future[Offer | None]:
+        offer = super().update(document)
+        offer.result(60)
+        return offer
+
+
+@pytest.fixture
+def awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the bench press each key as soon as the one before is answered, not when people do."""
+    monkeypatch.setattr(typing_job, "Autocompleter", Awaited)
+    monkeypatch.setattr(typing_job, "key_times", lambda n, seed: repeat(0.0, n))
+
+
 def test_one_key_takes_a_line_that_is_right(
     make_engine: Callable[..., Engine], tokenizer: Tokenizer, completers: type[Resting]
 ) -> None:
@@ -154,6 +170,7 @@ def open_model(spec):
 
 
 @pytest.mark.e2e
+@pytest.mark.usefixtures("awaited")
 def test_peers_answer_the_same_requests(
     cli: Cli,
     small_bundle: Path,
@@ -181,6 +198,7 @@ def test_peers_answer_the_same_requests(
 
 
 @pytest.mark.e2e
+@pytest.mark.usefixtures("awaited")
 def test_a_head_is_compared_with_none(
     cli: Cli, small_model: Path, small_bundle: Path, tmp_path: Path
 ) -> None:
@@ -209,21 +227,9 @@ def test_requests_are_those_of_the_keys_that_change_the_prompt(
     assert [tokenizer.decode(one) for one in found] == ["One two", "One two three"]
 
 
-@pytest.mark.e2e
-class Awaited(Autocompleter):
-    """Has nobody type on before something is on offer, or nothing will be."""
-
-    def update(self, document: Document) -> Future[Offer | None]:
-        found = super().update(document)
-        found.result(60)
-        return found
-
-
 @pytest.mark.slow
-def test_the_report_has_a_row_for_each_method(
-    cli: Cli, small_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(typing_job, "Autocompleter", Awaited)
+@pytest.mark.usefixtures("awaited")
+def test_the_report_has_a_row_for_each_method(cli: Cli, small_bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("One, two, three, four, five, six, seven, eight.\n" * 30)
     asked = ("bench", small_bundle, "--typing", path, "--typed-keys", 30)
