@@ -27,6 +27,7 @@ from edgedec.apps.serve.service import Service
 from edgedec.apps.serve.settings import ServerSettings
 from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.opening.load import load
+from edgedec.runtime.sampling.grammar import Grammars
 
 DEADLINE_S = 60
 
@@ -138,3 +139,9 @@ def engine(smollm2_bundle: Path) -> Iterator[Engine]:
     """The same model without a server."""
     with load(smollm2_bundle) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def grammars(engine: Engine) -> Grammars:
+    """Makes masks over the engine's tokenizer, which takes half a second to read."""
+    return Grammars(engine.tokenizer, engine.model.vocab_size)

@@ -45,11 +45,11 @@ def test_they_are_many() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", SERVERS)
-def test_all_tools_of_a_server_together(engine: Engine, server: str) -> None:
+def test_all_tools_of_a_server_together(grammars: Grammars, server: str) -> None:
     prompt = prompt_of(server)
     grammar = tools.grammar(prompt, {})
     request = GenerationConfig(grammar=grammar)
-    assert Grammars(engine.tokenizer, engine.model.vocab_size).mask(request, frozenset({2}))
+    assert grammars.mask(request, frozenset({2}))
     named = {k: {one.split(" of ")[0] for one in v} for k, v in tools.loosened(prompt).items()}
     assert named == {tool: words for (owner, tool), words in LOOSENED.items() if owner == server}
 
@@ -60,14 +60,15 @@ def written(engine: Engine, grammars: Grammars, schema: Any, seed: int) -> str |
     mask = grammars.mask(GenerationConfig(grammar=tools.grammar(prompt, {})), frozenset({2}))
     assert mask is not None
     rng, tokens = random.Random(seed), list[int]()
-    ends = {engine.tokenizer.encode(text)[0] for text in ('"', "}", "]", '"}', '"]', ",")}
+    spelt = (engine.tokenizer.encode(text)[0] for text in ('"', "}", "]", '"}', '"]', ","))
+    ends = np.array(sorted({2, *spelt}))
     for _ in range(600):
         row = mask.row_after(())
         if mask.is_finished or row is None:
             break
         allowed = np.flatnonzero(row)
-        likely = [token for token in allowed if token in ends or token == 2]
-        token = int(rng.choice(likely if likely and rng.random() < 0.5 else list(allowed)))
+        likely = ends[row[ends]]
+        token = int(rng.choice(likely if len(likely) and rng.random() < 0.5 else allowed))
         mask.accept(token)
         if token == 2:
             break
@@ -79,8 +80,9 @@ def written(engine: Engine, grammars: Grammars, schema: Any, seed: int) -> str |
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", SERVERS)
-def test_calls_that_chance_writes_follow_their_schemas(engine: Engine, server: str) -> None:
-    grammars = Grammars(engine.tokenizer, engine.model.vocab_size)
+def test_calls_that_chance_writes_follow_their_schemas(
+    engine: Engine, grammars: Grammars, server: str
+) -> None:
     names = [name for name in SERVERS[server]["tools"] if (server, name) not in LOOSENED]
     n_ended = 0
     chosen = names[:: max(1, len(names) // 6)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
@@ -43,15 +44,20 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
 ]  # fmt: skip
 
 
-def is_allowed(engine: Engine, grammar: str, text: str) -> bool:
-    """Whether ``text`` is a whole output."""
-    tokenizer = engine.tokenizer
+Check = Callable[[str, str], bool]
+
+
+@pytest.fixture
+def is_allowed(engine: Engine, grammars: Grammars) -> Check:
+    """Returns what tells whether a text is a whole output under a grammar."""
+    return lambda grammar, text: is_output(grammars, grammar, engine.tokenizer.encode(text))
+
+
+def is_output(grammars: Grammars, grammar: str, tokens: list[int]) -> bool:
     stop = 2
-    mask = Grammars(tokenizer, engine.model.vocab_size).mask(
-        GenerationConfig(grammar=grammar), frozenset({stop})
-    )
+    mask = grammars.mask(GenerationConfig(grammar=grammar), frozenset({stop}))
     assert mask is not None
-    for token in tokenizer.encode(text):
+    for token in tokens:
         row = mask.row_after(())
         if mask.is_finished or (row is not None and not row[token]):
             return False
@@ -63,11 +69,11 @@ def is_allowed(engine: Engine, grammar: str, text: str) -> bool:
 @pytest.mark.e2e
 @pytest.mark.parametrize(("choice", "settings", "right", "wrong"), TABLE)
 def test_an_answer_is_a_call_or_what_the_request_asks_for(
-    engine: Engine, choice: str, settings: dict[str, Any], right: list[str], wrong: list[str]
+    is_allowed: Check, choice: str, settings: dict[str, Any], right: list[str], wrong: list[str]
 ) -> None:
     grammar = tools.grammar(ChatPrompt([], TWO, choice), settings)
-    assert [text for text in right if not is_allowed(engine, grammar, text)] == []
-    assert [text for text in wrong if is_allowed(engine, grammar, text)] == []
+    assert [text for text in right if not is_allowed(grammar, text)] == []
+    assert [text for text in wrong if is_allowed(grammar, text)] == []
 
 
 def test_one_call_where_one_is_wanted() -> None:
@@ -126,7 +132,7 @@ def test_what_cannot_be_enforced_is_named(schema: dict[str, Any], dropped: list[
 
 
 @pytest.mark.e2e
-def test_the_rest_of_a_loosened_schema_is_followed(engine: Engine) -> None:
+def test_the_rest_of_a_loosened_schema_is_followed(is_allowed: Check) -> None:
     schema = {"properties": {"a": {"type": "string", "pattern": "(?=a)", "maxLength": 2},
                              "b": {"type": "integer"}}, "required": ["a", "b"]}  # fmt: skip
     grammar = tools.grammar(ChatPrompt([], [Tool("f", "", schema)], "f"), {})
@@ -135,7 +141,7 @@ def test_the_rest_of_a_loosened_schema_is_followed(engine: Engine) -> None:
         '{"a": "xy", "b": 1}': True, '{"a": "xyz", "b": 1}': False, '{"a": "xy"}': False,
         '{"a": "xy", "b": "1"}': False,
     }.items():  # fmt: skip
-        assert is_allowed(engine, grammar, call.replace("ARGS", arguments)) is wanted, arguments
+        assert is_allowed(grammar, call.replace("ARGS", arguments)) is wanted, arguments
 
 
 FUNCTION = {
