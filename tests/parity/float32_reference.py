@@ -39,6 +39,16 @@ def reference_logits(model: Any, token_ids: list[int]) -> npt.NDArray[np.float32
     return np.asarray(logits.numpy(), np.float32)
 
 
+def pooled(model: Any, tokens: list[int], pooling: str) -> npt.NDArray[np.float32]:
+    """Returns the vector that the model's last hidden states give."""
+    import torch
+
+    with torch.inference_mode():
+        states = model.model(torch.tensor([tokens])).last_hidden_state[0]
+    state = states[-1] if pooling == "last" else states.mean(0)
+    return np.asarray(state / state.norm(), np.float32)
+
+
 def greedy(session: TokenSequence, prompt: list[int], n_new: int) -> list[int]:
     """Returns ``n_new`` greedy tokens after ``prompt``."""
     session.truncate(0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from float32_reference import (
     PROMPTS,
@@ -14,6 +15,7 @@ from float32_reference import (
     agreement,
     greedy,
     load_reference,
+    pooled,
     reference_nll,
     session_nll,
 )
@@ -22,10 +24,11 @@ from tokenizers import Tokenizer
 from edgedec import load
 from edgedec.export.config import ExportConfig
 from edgedec.export.pipeline import export
+from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 N_NEW = 64
-N_CHARACTERS = 20_000
+N_CHARACTERS = 8_000
 MAX_GAP = 0.35
 """Largest logit by which the reference may prefer another token: what 8-bit activations cost."""
 MAX_PERPLEXITY_ERROR = 0.005
@@ -40,6 +43,7 @@ class Case:
         identical to float32 on the same file and prompts.
     """
 
+    engine: Engine
     session: TokenSequence
     reference: Any
     tokenizer: Tokenizer
@@ -70,7 +74,7 @@ def case(
     with load(bundle) as engine:
         tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
         session = engine.new_sequence()
-        yield Case(session, load_reference(gguf), tokenizer, FILES[request.param])
+        yield Case(engine, session, load_reference(gguf), tokenizer, FILES[request.param])
 
 
 @pytest.mark.slow
@@ -99,3 +103,22 @@ def test_perplexity_agrees(case: Case) -> None:
     ratio = float(2.718281828459045 ** ((ours - theirs) / n_predicted))
     print(f"perplexity over the float32 reference's: {ratio:.5f} ({n_predicted} tokens)")
     assert abs(ratio - 1) <= MAX_PERPLEXITY_ERROR
+
+
+TEXTS = ["How do I bake bread?", "What is the recipe for a loaf?", "The rocket left the orbit."]
+
+
+@pytest.mark.parity
+@pytest.mark.slow
+def test_vectors_agree(case: Case) -> None:
+    long = "The quick brown fox jumps over the lazy dog. " * 20  # several passes
+    together = case.engine.embed(TEXTS)
+    for pooling in ("mean", "last"):
+        for text in (TEXTS[0], long):
+            ours = case.engine.embed([text], pooling)[0]
+            # Activations of 8 bits turn the vector a little.
+            assert ours @ pooled(case.reference, case.engine.encode(text), pooling) > 0.999
+    for text, row in zip(TEXTS, together, strict=True):
+        assert np.array_equal(row, case.engine.embed([text])[0])
+    alike = together @ together.T
+    assert alike[0, 1] > alike[0, 2]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from edgedec import load
@@ -20,25 +19,16 @@ from edgedec.models.final_norm import read_final_norm
 from edgedec.models.manifest import read_manifest
 
 from ...export.tiny_llama import TOKENIZER, sizes
-from ...parity.float32_reference import load_reference
+from ...parity.float32_reference import pooled
 
 torch = pytest.importorskip("torch", reason="needs the dev extra")
 transformers = pytest.importorskip("transformers", reason="needs the dev extra")
 
-TEXTS = ["How do I bake bread?", "What is the recipe for a loaf?", "The rocket left the orbit."]
 TOKENS = [[3, 80, 7, 7, 41, 0, 12, 66, 5], [9], list(range(1, 90))]  # the last: several passes
 FAMILIES = {
     "llama": ("LlamaForCausalLM", {}),
     "gemma3": ("Gemma3ForCausalLM", {"query_pre_attn_scalar": 16}),
 }
-
-
-def pooled(model: Any, tokens: list[int], pooling: str) -> npt.NDArray[np.float32]:
-    """Returns the vector that transformers' last hidden states give."""
-    with torch.inference_mode():
-        states = model.model(torch.tensor([tokens])).last_hidden_state[0]
-    state = states[-1] if pooling == "last" else states.mean(0)
-    return np.asarray(state / state.norm(), np.float32)
 
 
 @pytest.mark.parity
@@ -60,24 +50,6 @@ def test_vectors_are_those_of_transformers(family: str, tmp_path: Path) -> None:
             found = engine.embed(TOKENS, pooling)
             expected = np.stack([pooled(model, tokens, pooling) for tokens in TOKENS])
             np.testing.assert_allclose(found, expected, atol=2e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parity
-def test_vectors_of_smollm2(smollm2_bundle: Path, smollm2_gguf: Path) -> None:
-    model = load_reference(smollm2_gguf)
-    long = "The quick brown fox jumps over the lazy dog. " * 20  # several passes
-    with load(smollm2_bundle) as engine:
-        together = engine.embed(TEXTS)
-        for pooling in ("mean", "last"):
-            for text in (TEXTS[0], long):
-                found = engine.embed([text], pooling)[0]
-                # Activations of 8 bits turn the vector a little.
-                assert found @ pooled(model, engine.encode(text), pooling) > 0.999
-        for text, row in zip(TEXTS, together, strict=True):
-            assert np.array_equal(row, engine.embed([text])[0])
-        alike = together @ together.T
-        assert alike[0, 1] > alike[0, 2]
 
 
 def test_what_has_no_vector(smollm2_bundle: Path) -> None:
