@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -252,10 +252,9 @@ class AttentionCase:
             return keys.astype(np.float64), self.values.astype(np.float64)
         if self.kv_format == "k5v4":
             keys, values = (
-                np.array([[[of(block, t, i) for i in range(d)] for block in head for t in range(16)]
-                          for head in blocks])
-                for blocks, of in ((self.keys, key_level), (self.values, value_level))
-            )  # fmt: skip
+                np.stack([of(blocks, i).reshape(n_heads, -1) for i in range(d)], axis=2)
+                for blocks, of in ((self.keys, key_levels), (self.values, value_levels))
+            )
             of_keys, of_values = (scales[..., None] for scales in self.scales())
             return keys * of_keys, mixed(values * of_values)
         key_codes, value_codes = (a[..., 32:].view(np.int8) for a in (self.keys, self.values))
@@ -283,29 +282,38 @@ SIZES = [3, 8, 13, 18, 24, 29, 35, 41, 47, 54, 61, 70, 79, 90, 105, 127]
 """What k5v4's codes of values, and of keys but for signs, stand for, in scales of a row."""
 
 
-def key_level(block: Array, t: int, channel: int) -> int:
-    """Returns the level of a channel of token ``t`` in a block of k5v4 keys."""
-    eight = block[32 + channel // 8 * 80 :]
-    n_pairs = min(len(eight) // 16, 5) - 1
-    size = SIZES[eight[channel % 8 // 2 * 16 + t] >> 4 * (channel % 2) & 15]
-    return -size if eight[16 * n_pairs + t] >> channel % 8 & 1 else size
+def key_levels(blocks: Array, channel: int) -> Array:
+    """Returns the level of a channel of each token in blocks of k5v4 keys. Shape: [..., 16]."""
+    eight = blocks[..., 32 + channel // 8 * 80 :]
+    n_pairs = min(eight.shape[-1] // 16, 5) - 1
+    pair = channel % 8 // 2
+    codes = eight[..., 16 * pair : 16 * pair + 16] >> 4 * (channel % 2) & 15
+    is_below = eight[..., 16 * n_pairs : 16 * n_pairs + 16] >> channel % 8 & 1
+    sizes = np.array(SIZES)[codes]
+    return np.where(is_below, -sizes, sizes)
 
 
-def value_level(block: Array, t: int, dimension: int) -> int:
-    """Returns the level of a dimension of token ``t`` in a block of k5v4 values."""
+def value_levels(blocks: Array, dimension: int) -> Array:
+    """Returns the level of a dimension of each token in blocks of k5v4 values. Shape: [..., 16]."""
     run, within = divmod(dimension, 32)
-    at = 32 + (len(block) - 32) // 16 * t + 16 * run + within % 16
-    return LEVELS[block[at] >> 4 * (within // 16) & 15]
+    at = 32 + (blocks.shape[-1] - 32) // 16 * np.arange(16) + 16 * run + within % 16
+    return np.array(LEVELS)[blocks[..., at] >> 4 * (within // 16) & 15]
 
 
 def mixed(x: Array) -> Array:
     """Returns runs of 2^n channels, n as large as divides them all, times a Hadamard matrix."""
-    d = x.shape[-1]
-    hadamard = np.ones((1, 1))
-    while d % (2 * len(hadamard)) == 0:
-        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
-    runs = x.reshape(*x.shape[:-1], -1, len(hadamard))
-    return (runs @ hadamard / np.sqrt(len(hadamard))).reshape(x.shape)
+    matrix = hadamard(x.shape[-1])
+    runs = x.reshape(*x.shape[:-1], -1, len(matrix))
+    return (runs @ matrix / np.sqrt(len(matrix))).reshape(x.shape)
+
+
+@cache
+def hadamard(d: int) -> Array:
+    """Returns the Hadamard matrix of the largest power of two that divides ``d``."""
+    matrix = np.ones((1, 1))
+    while d % (2 * len(matrix)) == 0:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix
 
 
 def tree_depths(parents: Any) -> Array:
@@ -313,6 +321,13 @@ def tree_depths(parents: Any) -> Array:
     for i, parent in enumerate(parents):
         found[i] = 0 if parent < 0 else found[parent] + 1
     return found
+
+
+@cache
+def rotations(head_size: int) -> tuple[Array, Array]:
+    """Returns cosines and sines of each position and pair of channels."""
+    angles = np.outer(np.arange(N_POSITIONS), 0.7 ** np.arange(head_size // 2))
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
 def make_attention_case(
@@ -323,8 +338,7 @@ def make_attention_case(
     capacity: int = 128,
 ) -> AttentionCase:
     """Returns a case with an empty KV cache that is full of NaN where nobody may look."""
-    angles = np.outer(np.arange(N_POSITIONS), 0.7 ** np.arange(head_size // 2))
-    rope = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+    rope = rotations(head_size)
     n_blocks = capacity // 16
     if kv_format != "float16":
         keys, values = (

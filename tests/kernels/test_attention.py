@@ -28,23 +28,26 @@ SHAPES = [
 def reference(case, qkv, positions, slots):
     """Returns the heads in float64; row i sees the KV cache, as it is now, at ``slots[i]``.
 
-    With offsets of keys, what a row sees has positions 0, 1, ...
+    With offsets of keys, a slot is a position.
     """
     q, _, _ = case.split(qkv)
     q = case.turn(q, positions)
     keys, values = case.stored()
-    out = np.zeros((len(qkv), case.n_heads, case.head_size))
+    is_seen = np.zeros((len(qkv), keys.shape[1]), bool)
     for i, seen in enumerate(slots):
-        for head in range(case.n_heads):
-            kv_head = head // (case.n_heads // case.n_kv_heads)
-            seen_keys = keys[kv_head, seen]
-            if case.key_offsets is not None:
-                n = len(seen_keys)
-                offsets = np.broadcast_to(case.key_offsets[kv_head], (n, 1, case.head_size))
-                seen_keys = seen_keys + case.turn(offsets, np.arange(n))[:, 0]
-            scores = seen_keys @ q[i, head] / np.sqrt(case.head_size)
-            weights = np.exp(scores - scores.max())
-            out[i, head] = weights @ values[kv_head, seen] / weights.sum()
+        is_seen[i, list(seen)] = True
+    used = np.flatnonzero(is_seen.any(axis=0))  # the others are NaN
+    keys, values = keys[:, used], values[:, used]
+    if case.key_offsets is not None:
+        offsets = np.broadcast_to(case.key_offsets, (len(used), *case.key_offsets.shape))
+        keys = keys + case.turn(offsets, used).swapaxes(0, 1)
+    out = np.zeros((len(qkv), case.n_heads, case.head_size))
+    for head in range(case.n_heads):
+        kv_head = head // (case.n_heads // case.n_kv_heads)
+        scores = q[:, head] @ keys[kv_head].T / np.sqrt(case.head_size)
+        scores = np.where(is_seen[:, used], scores, -np.inf)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        out[:, head] = weights @ values[kv_head] / weights.sum(axis=1, keepdims=True)
     return out.reshape(len(qkv), -1)
 
 

@@ -48,6 +48,12 @@ def shared_memory():
     )
 
 
+def words(array):
+    """Returns the memory of ``array`` in pieces that each lie in one line: 8 bytes, or else one."""
+    flat = array.reshape(-1).view(np.uint8)
+    return flat if flat.ctypes.data % 8 or len(flat) % 8 else flat.view(np.uint64)
+
+
 @dataclass
 class Watch:
     """Which cache lines of some arrays, and of the operators' own memory, the tasks wrote.
@@ -61,7 +67,7 @@ class Watch:
     _before: list[Any] = field(default_factory=list)
 
     def see(self, task: int, n_tasks: int) -> None:
-        now = [a.reshape(-1).view(np.uint8) for a in self.arrays] + [shared_memory()]
+        now = [words(array) for array in (*self.arrays, shared_memory())]
         if task < 0:
             self.writers.append({})
             self.n_tasks.append(n_tasks)
@@ -69,7 +75,7 @@ class Watch:
             return
         for i, (old, new) in enumerate(zip(self._before, now, strict=True)):
             changed = np.flatnonzero(old != new)
-            for line in np.unique((new.ctypes.data + changed) // LINE):
+            for line in np.unique((new.ctypes.data + new.itemsize * changed) // LINE):
                 self.writers[-1].setdefault((i, int(line)), set()).add(task)
             old[changed] = new[changed]
 
