@@ -173,6 +173,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_an_export_fills_the_disk(tiny_disk: Path, smollm2_gguf: Path) -> None:
     with pytest.raises(BundleError, match="no space left"):
         export(ExportConfig(source=str(smollm2_gguf), destination=tiny_disk / "b"))
@@ -253,29 +254,26 @@ def test_progress_names_every_phase_in_order(smollm2_gguf: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_killed_exports_leave_nothing_or_a_whole_bundle(smollm2_gguf: Path, tmp_path: Path) -> None:
+def test_killed_exports_leave_nothing_or_a_whole_bundle(small_model: Path, tmp_path: Path) -> None:
     """Half of the kills hit the export early, half around the last phases."""
     rng = random.Random(7)
     destination = tmp_path / "b"
     code = (
         "import sys; from pathlib import Path; from edgedec.export.config import ExportConfig; "
-        "from edgedec.export import pipeline, recipe_phases; "
-        "recipe_phases.verify_logits = lambda *a: {'mean_abs_error': 0.0, 'logit_std': 1.0}; "
-        "print('ready', flush=True); "
+        "from edgedec.export import pipeline; "
         "pipeline.export(ExportConfig(source=sys.argv[1], destination=Path(sys.argv[2]), "
         "is_overwrite_allowed=True), lambda p, d, t: print(p, flush=True) if not t else None)"
     )
     n_whole = 0
     for trial in range(6):
         process = subprocess.Popen(
-            [sys.executable, "-c", code, str(smollm2_gguf), str(destination)],
+            [sys.executable, "-c", code, str(small_model), str(destination)],
             stdout=subprocess.PIPE,
             text=True,
         )
         assert process.stdout is not None
         awaited = "seal" if trial % 2 else "read"
-        while (line := process.stdout.readline()) and line.strip() != awaited:
-            pass
+        assert any(line.strip() == awaited for line in process.stdout)
         time.sleep(rng.uniform(0, 0.6))
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -284,7 +282,7 @@ def test_killed_exports_leave_nothing_or_a_whole_bundle(smollm2_gguf: Path, tmp_
             n_whole += 1
             assert damaged_files(destination, read_manifest(destination).files) == []
     assert len(names(tmp_path)) <= 2  # the bundle, and what the last one left behind
-    export(ExportConfig(str(smollm2_gguf), destination, is_overwrite_allowed=True))
+    export(ExportConfig(str(small_model), destination, is_overwrite_allowed=True))
     assert names(tmp_path) == ["b"]
     assert n_whole < 6
 
