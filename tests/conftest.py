@@ -25,6 +25,7 @@ from edgedec.models.config import ModelConfig
 from edgedec.models.families import weight_shapes
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat
 from edgedec.runtime.decoding.cost_table import CostTable
+from edgedec.system.locks import lock_file
 
 from .combinations import mark_combinations
 
@@ -163,12 +164,29 @@ def smollm2_gguf(find_model: Callable[[str], Path]) -> Path:
     return find_model("SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Returns what the first process of a run that asks has had ``make`` write."""
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of the run
+    path = folder / "shared" / name
+    path.parent.mkdir(exist_ok=True)
+    with path.with_name(f"{name}.lock").open("w") as lock:
+        lock_file(lock.fileno())
+        if not path.exists():
+            make(unfinished := path.with_name(f"new-{name}"))
+            unfinished.rename(path)
+    return path
+
+
 @pytest.fixture(scope="session")
 def smollm2_bundle(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SmolLM2 exported once per test session, weights kept as they are. Do not write into it."""
-    bundle = tmp_path_factory.mktemp("bundles") / "smollm2.edgedec"
-    export(ExportConfig(str(smollm2_gguf), bundle, has_brought_head=False))
-    return bundle
+    """SmolLM2 exported once per test run, weights kept as they are. Do not write into it."""
+
+    def make(bundle: Path) -> None:
+        export(ExportConfig(str(smollm2_gguf), bundle, has_brought_head=False))
+
+    return made_once(tmp_path_factory, "smollm2.edgedec", make)
 
 
 SMALL = {
@@ -186,15 +204,18 @@ def small_model(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) 
 
     It serves where what a model says does not matter: it computes thirty times less.
     """
-    folder = tmp_path_factory.mktemp("small") / "small"
-    folder.mkdir()
-    shutil.copy(smollm2_bundle / "tokenizer.json", folder)
-    template = (smollm2_bundle / "chat_template.jinja").read_text(encoding="utf-8")
-    settings = {"chat_template": template, "bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "config.json").write_text(json.dumps(SMALL))
-    write_small_weights(folder / "model.safetensors")
-    return folder
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        shutil.copy(smollm2_bundle / "tokenizer.json", folder)
+        template = (smollm2_bundle / "chat_template.jinja").read_text(encoding="utf-8")
+        tokens = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+        settings = {"chat_template": template, **tokens}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        (folder / "config.json").write_text(json.dumps(SMALL))
+        write_small_weights(folder / "model.safetensors")
+
+    return made_once(tmp_path_factory, "small", make)
 
 
 def write_small_weights(path: Path) -> None:
@@ -223,6 +244,8 @@ def write_small_weights(path: Path) -> None:
 @pytest.fixture(scope="session")
 def small_bundle(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small model's bundle. Do not write into it."""
-    bundle = tmp_path_factory.mktemp("bundles") / "small.edgedec"
-    export(ExportConfig(str(small_model), bundle))
-    return bundle
+
+    def make(bundle: Path) -> None:
+        export(ExportConfig(str(small_model), bundle))
+
+    return made_once(tmp_path_factory, "small.edgedec", make)
