@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from .test_layers import ALLOWED, FILES, ROOT
+from .test_layers import ALLOWED, FILES, ROOT, import_names
 
 
 def module_of(path: Path) -> str:
@@ -22,16 +21,11 @@ MODULES = {module_of(path): path for _, path in FILES}
 def imported(name: str) -> set[str]:
     """Returns the modules of ours that a module imports, at any depth."""
     found = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for full in names:
-            while full and full not in MODULES:  # what is imported from a module, not one itself
-                full = full.rpartition(".")[0]
-            found.add(full)
+    for module, part in import_names(MODULES[name]):
+        full = f"{module}.{part}" if part else module
+        while full and full not in MODULES:  # what is imported from a module, not one itself
+            full = full.rpartition(".")[0]
+        found.add(full)
     return found - {name, ""}
 
 

@@ -147,20 +147,26 @@ FILES = [(folder, path) for folder in ALLOWED for path in sorted((ROOT / folder)
 
 
 @cache
-def imported(path: Path) -> tuple[str, ...]:
-    """Returns the dotted name of everything a file imports, at any depth."""
-    found: list[str] = []
+def import_names(path: Path) -> tuple[tuple[str, str], ...]:
+    """Returns module and name of everything a file imports, at any depth; no name of a module."""
+    names: list[tuple[str, str]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found += (alias.name for alias in node.names)
+            names += ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            # `from edgedec import kernels` imports a folder, or a name of the front door.
-            for alias in node.names:
-                found.append(
-                    f"{node.module}.{alias.name}" if node.module == "edgedec" else node.module or ""
-                )
-    return tuple(found)
+            names += ((node.module or "", alias.name) for alias in node.names)
+    return tuple(names)
+
+
+@cache
+def imported(path: Path) -> tuple[str, ...]:
+    """Returns the dotted name of every module a file imports, at any depth."""
+    # `from edgedec import kernels` imports a folder, or a name of the front door.
+    return tuple(
+        f"{module}.{name}" if name and module == "edgedec" else module
+        for module, name in import_names(path)
+    )
 
 
 def role_of(path: Path) -> str:
