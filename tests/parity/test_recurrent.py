@@ -136,18 +136,15 @@ SAMPLINGS = [
 ]
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_speculation_gives_the_tokens_of_plain_decoding(
-    engine: Engine, sampling: SamplingConfig
-) -> None:
-    for seed in (1, 2):
+def test_speculation_gives_the_tokens_of_plain_decoding(engine: Engine) -> None:
+    for sampling in SAMPLINGS:
         found = {}
         for method in ("plain", "lookup", "trigram", "auto"):
             config = GenerationConfig(
-                max_new_tokens=90,
+                max_new_tokens=60,
                 method=method,
                 sampling=sampling,
-                seed=seed,
+                seed=1,
                 ignore_eos=True,
             )
             found[method] = engine.generate(PROMPT, config).token_ids

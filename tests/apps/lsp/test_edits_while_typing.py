@@ -192,6 +192,7 @@ def test_a_cancelled_question_does_not_end_the_next(knowing: Editor) -> None:
         assert document.edit() is not None
 
 
+@pytest.mark.slow
 def test_a_question_while_the_model_loads_is_answered_then(
     start: Callable[..., Editor], known_bundle: Path
 ) -> None:

@@ -72,7 +72,10 @@ def test_long_texts_are_cut_where_clients_ask_for_it(
         assert answer["error"]["code"] == "context_length_exceeded"
 
 
-def test_a_batch_of_the_stated_size_is_taken_and_a_larger_one_refused(server: Any) -> None:
+def test_a_batch_of_the_stated_size_is_taken_and_a_larger_one_refused(
+    small_bundle: Path, make_server: Callable[..., Any]
+) -> None:
+    server = make_server([f"small={small_bundle}"])
     status, answer = server.ask("POST", "/v1/embeddings", {"input": [[1]] * 2048})
     assert (status, len(answer["data"])) == (200, 2048)
     status, answer = server.ask("POST", "/v1/embeddings", {"input": [[1]] * 2049})

@@ -33,6 +33,7 @@ def files(home: Path) -> set[str]:
     return {str(path) for path in found if path.parts[:2] != (".config", "glib-2.0")}
 
 
+@pytest.mark.slow
 def test_install_and_uninstall(tmp_path: Path, small_bundle: Path) -> None:
     before = files(tmp_path)
     done = run(tmp_path, *EDGEDEC, str(small_bundle), "--threads", "1", "--install")
@@ -52,6 +53,7 @@ def test_install_and_uninstall(tmp_path: Path, small_bundle: Path) -> None:
 @pytest.mark.skipif(
     not shutil.which("gsettings"), reason="needs the program gsettings (Debian: libglib2.0-bin)"
 )
+@pytest.mark.slow
 def test_input_source_beside_the_users(tmp_path: Path, small_bundle: Path) -> None:
     try:
         run(tmp_path, "gsettings", "set", *GNOME, "[('xkb', 'de')]")

@@ -279,13 +279,13 @@ def test_an_edit_does_a_part_of_a_change(
 
 
 @pytest.mark.slow
-def test_a_key_reads_the_latest_edit_alone(smollm2_bundle: Path) -> None:
+def test_a_key_reads_the_latest_edit_alone(small_bundle: Path) -> None:
     """After a key, at most 15 % of the prompt's tokens are computed."""
     lines = [f"    value_{i} = compute(width, {i}) + offset  # step {i}\n" for i in range(60)]
     before = "def area(width):\n" + "".join(lines)
     at = before.index("compute(width, 30)") + len("compute(")
     with (
-        edgedec.load(smollm2_bundle) as engine,
+        edgedec.load(small_bundle) as engine,
         EditPredictor(engine, EditConfig(min_probability=1)) as predictor,
     ):
         predictor.see(Document(before, 0, "a.py"))
