@@ -59,6 +59,7 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
+@pytest.mark.slow
 def test_what_ran_and_what_was_left_out_is_counted(project: Project) -> None:
     (project.tests / "test_a.py").write_text(PASSING + "def test_two_forks(): assert False\n")
     (project.tests / "test_posix.py").write_text("import no_posix")
@@ -70,6 +71,7 @@ def test_what_ran_and_what_was_left_out_is_counted(project: Project) -> None:
     assert "2 whole files left out:\n2   no POSIX\n1 not asked for" in said
 
 
+@pytest.mark.slow
 def test_files_that_passed_are_run_again_only_after_a_change(project: Project) -> None:
     (project.tests / "test_a.py").write_text(PASSING)
     (project.tests / "test_b.py").write_text(FAILING)
@@ -89,6 +91,7 @@ def test_files_that_passed_are_run_again_only_after_a_change(project: Project) -
     assert "2 passed, 2 skipped" in said
 
 
+@pytest.mark.slow
 def test_a_test_that_ends_the_program_is_not_forgotten(project: Project) -> None:
     (project.tests / "test_a.py").write_text(PASSING)
     (project.tests / "test_b.py").write_text("import os\ndef test_one(): os._exit(3)\n")

@@ -178,6 +178,7 @@ def test_merges_of_tokens_that_were_cut_off_do_nothing(make_gguf: Any) -> None:
     assert ids(["zz qq", *merges, "h zz", "x y"]) == ids(merges)
 
 
+@pytest.mark.slow
 def test_only_qwens_compose(make_gguf: Any) -> None:
     for pre in PRE_TOKENIZERS:
         path = make_gguf("llama", metadata={"tokenizer.ggml.pre": pre})

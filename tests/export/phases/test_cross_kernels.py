@@ -41,6 +41,7 @@ def make_bundle(
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(HERE not in TRIPLES, reason=f"no bundle is made for {HERE}")
 def test_kernels_that_came_along_are_used_where_there_are_none(
     make_bundle: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch

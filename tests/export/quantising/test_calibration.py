@@ -169,6 +169,7 @@ def test_large_inputs_have_their_weights_rounded_finer() -> None:
     assert loss(scale) < 0.7 * loss(np.ones_like(scale))
 
 
+@pytest.mark.slow
 def test_mixed_spends_its_bits_where_they_help(make_gguf: Any, text: Path) -> None:
     checkpoint = open_checkpoint(str(make_gguf("llama")))
     texts = read_texts(text, checkpoint, length=64)

@@ -120,10 +120,11 @@ def test_single_character_special_tokens() -> None:
         ("{% for i in range(10**9) %}{% endfor %}", "too big"),
         ("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", "steps"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recurses"),
-        (
+        pytest.param(
             "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}"
             "{{ f(50) }}",
             "steps",
+            marks=pytest.mark.slow,
         ),
         ("{{ 'x' * 10**9 }}", "too much"),
         ("{{ 9 ** 999 }}", "too large"),
