@@ -136,20 +136,22 @@ SAMPLINGS = [
 ]
 
 
-def test_speculation_gives_the_tokens_of_plain_decoding(engine: Engine) -> None:
-    for sampling in SAMPLINGS:
-        found = {}
-        for method in ("plain", "lookup", "trigram", "auto"):
-            config = GenerationConfig(
-                max_new_tokens=60,
-                method=method,
-                sampling=sampling,
-                seed=1,
-                ignore_eos=True,
-            )
-            found[method] = engine.generate(PROMPT, config).token_ids
-        assert len(found["plain"]) > 30
-        assert found == dict.fromkeys(found, found["plain"])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_speculation_gives_the_tokens_of_plain_decoding(
+    engine: Engine, sampling: SamplingConfig
+) -> None:
+    found = {}
+    for method in ("plain", "lookup", "trigram", "auto"):
+        config = GenerationConfig(
+            max_new_tokens=60,
+            method=method,
+            sampling=sampling,
+            seed=1,
+            ignore_eos=True,
+        )
+        found[method] = engine.generate(PROMPT, config).token_ids
+    assert len(found["plain"]) > 30
+    assert found == dict.fromkeys(found, found["plain"])
 
 
 def test_a_session_is_taken_up(bundle: Path, engine: Engine, tmp_path: Path) -> None:
