@@ -29,6 +29,9 @@ from edgedec.system.locks import lock_file
 
 from .combinations import mark_combinations
 
+# Matplotlib lists the fonts of a machine once, for all programs: that takes it a second.
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+os.environ.setdefault("MPLCONFIGDIR", str(_CACHE / "matplotlib"))
 # What programs under test remember of a device stays out of the user's own cache.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="edgedec-tests-")
