@@ -59,7 +59,7 @@ def test_int8_kv_cache(cli: Cli, smollm2_gguf: Path, small_model: Path, tmp_path
     contract = cli("inspect", bundle, "--json").json["models"]["target"]["contract"]
     assert contract["kv"]["format"] == "int8"
     report = cli("export", small_model, *options, "int8", "--json", "--force").json
-    assert report["verification"]["kv_cache"]["n_tokens"] == int(n_tokens)
+    assert report["verification"]["kv_cache"]["n_tokens"] > 300
     assert report["models"]["target"]["kv_format"] == "int8"
     refused = cli("export", small_model, *options, "int3", "--force")
     assert "KV cache format is 'int3', expected one of" in refused.error
