@@ -25,8 +25,9 @@ def test_the_suggestion_stands_behind_the_text(
     window = (Page if toolkit in BROWSERS else Window)(suggesting, toolkit, scale)
     try:
         suggesting.type(TEXT)
-        ghost = wait_for(suggesting.ghost, "a suggestion")
+        wait_for(suggesting.ghost, "a suggestion")
         becomes(window, TEXT)
+        ghost = wait_for(suggesting.ghost, "the suggestion behind all of the text")
         if toolkit != "gtk4":  # which does not say where the caret is
             wait_for(lambda: stands_behind_a_letter(suggesting, scale), "the suggestion behind it")
         suggesting.key("Tab")
