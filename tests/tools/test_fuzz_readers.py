@@ -35,6 +35,16 @@ def test_every_reader_has_inputs(fuzz: Any) -> None:
     assert {path.parent.name for path in KEPT} == set(fuzz[0])
 
 
+def test_whole_inputs_are_read(fuzz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that starts from what is refused at once finds nothing."""
+    readers, tool = fuzz
+    monkeypatch.setattr(sys.modules["readers"], "_refused_in_one_line", lambda read: read())
+    whole = [path for path in KEPT if path.name in tool.SEEDS]
+    assert len(whole) == len(tool.SEEDS)
+    for path in whole:
+        readers[path.parent.name](path.read_bytes())
+
+
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_kept_inputs_and_edits_of_them(fuzz: Any, path: Path) -> None:
     readers, tool = fuzz
