@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from edgedec.apps.console.extras import needs_extra
 from edgedec.apps.options import common as options
 from edgedec.models.errors import ConfigError
 from edgedec.models.installation import install_command
@@ -47,7 +46,7 @@ def desktop(
 
       edgedec desktop code.edgedec main.py notes.md --threads 2 --max-cpu 10%
     """
-    with _needs_desktop_extra():
+    with needs_extra("desktop", _what_is_missing):
         from edgedec.apps.desktop.display import DisplayCheck
 
         check = DisplayCheck()
@@ -100,16 +99,6 @@ def _is_model(name: str) -> bool:
 
     library = open_library()
     return library.bundle(name).is_dir() or library.source(name) is not None
-
-
-@contextmanager
-def _needs_desktop_extra() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").startswith("edgedec"):
-            raise
-        raise ConfigError(f"desktop needs {_what_is_missing(error)}") from error
 
 
 def _what_is_missing(error: ImportError) -> str:

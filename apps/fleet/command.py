@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from edgedec.apps.console.extras import needs_extra
 from edgedec.apps.console.help_pages import HelpCommand, HelpGroup
 from edgedec.apps.console.option import option
 from edgedec.apps.evaluation.job import TaskOptions, make_job
@@ -18,7 +17,6 @@ from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.apps.options.passes import PassOptions
 from edgedec.models.errors import ConfigError
-from edgedec.models.installation import install_command
 from edgedec.targets import library_suffixes
 
 _HELP = """Measure and evaluate on many devices at once, over ssh or a Dask cluster.
@@ -55,16 +53,6 @@ Wait = Annotated[
 ]
 
 
-@contextmanager
-def _needs_fleet_extra() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").startswith("edgedec"):
-            raise
-        raise ConfigError(f"fleet needs {error.name}: {install_command('fleet')}") from error
-
-
 @fleet.command(cls=HelpCommand)
 def doctor(
     file: FleetFile,
@@ -93,7 +81,7 @@ def doctor(
 
       edgedec fleet doctor fleet.toml --install dist/ --bundle smollm2.edgedec
     """
-    with _needs_fleet_extra():
+    with needs_extra("fleet"):
         from edgedec.apps.fleet.doctor import examine_fleet
     if not asyncio.run(examine_fleet(file, bundle, install, force, json)):
         raise typer.Exit(1)
@@ -123,7 +111,7 @@ def export(
 
       edgedec fleet export fleet.toml smollm2-135m-instruct -o bundles/ --compiler tvm
     """
-    with _needs_fleet_extra():
+    with needs_extra("fleet"):
         from edgedec.apps.fleet.export import export_fleet
     is_compiled = bool(library_suffixes(compiler or ""))
     arguments = ["--quant", quant, *([] if compiler is None else ["--compiler", compiler])]
@@ -163,7 +151,7 @@ def bench(
 
       edgedec compare results/*.json -o html > results.html
     """
-    with _needs_fleet_extra():
+    with needs_extra("fleet"):
         from edgedec.apps.fleet.keeper import CrewOptions
         from edgedec.apps.fleet.work import bench_hosts
     passes.counts()
@@ -210,7 +198,7 @@ def evaluate(
 
       edgedec fleet eval fleet.toml qwen.edgedec --task human_eval --data human_eval.jsonl -o found/
     """
-    with _needs_fleet_extra():
+    with needs_extra("fleet"):
         from edgedec.apps.fleet.bundles import Bundles as FoundBundles
         from edgedec.apps.fleet.keeper import CrewOptions
         from edgedec.apps.fleet.work import EvalRun, evaluate_hosts
@@ -254,7 +242,7 @@ def write(
 
       edgedec train head qwen.edgedec --written written/texts.jsonl -o qwen-head.edgedec
     """
-    with _needs_fleet_extra():
+    with needs_extra("fleet"):
         from edgedec.apps.fleet.keeper import CrewOptions
         from edgedec.apps.fleet.write import WriteOptions, write_on_hosts
     if not prompts and not corpus:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.apps.console.event_loop import run_until_signal
+from edgedec.apps.console.extras import needs_extra
 from edgedec.apps.console.option import option
 from edgedec.apps.console.terminal import note, write_out
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
 from edgedec.models.errors import ConfigError
-from edgedec.models.installation import install_command
 from edgedec.system.streams import claim_stdout
 
 if TYPE_CHECKING:
@@ -118,7 +116,7 @@ def lsp(
         return
     from edgedec import __version__
 
-    with _needs_lsp_extra():
+    with needs_extra("lsp"):
         from edgedec.apps.lsp.server import EdgedecServer
         from edgedec.apps.lsp.settings import ServerSettings
     settings = ServerSettings().changed_by(suggesting.settings(bundle))
@@ -162,13 +160,3 @@ async def _serve_tcp(server: EdgedecServer, port: int) -> int:
         return await server.serve(reader, writer)
     finally:
         writer.close()
-
-
-@contextmanager
-def _needs_lsp_extra() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").startswith("edgedec"):
-            raise
-        raise ConfigError(f"lsp needs {error.name}: {install_command('lsp')}") from error

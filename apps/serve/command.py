@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgedec.apps.console.event_loop import run_until_signal
+from edgedec.apps.console.extras import needs_extra
 from edgedec.apps.console.terminal import note
 from edgedec.apps.options import common as options
 from edgedec.apps.options.groups import takes_groups
@@ -19,8 +18,6 @@ from edgedec.apps.serve.options import (
     LoadingOptions,
     server_settings,
 )
-from edgedec.models.errors import ConfigError
-from edgedec.models.installation import install_command
 
 if TYPE_CHECKING:
     from edgedec.apps.serve.model_registry import ModelRegistry
@@ -60,7 +57,7 @@ def serve(
 
       edgedec serve smollm2.edgedec --host 0.0.0.0 --api-key-file keys.txt
     """
-    with _needs_serve_extra():
+    with needs_extra("serve"):
         import uvicorn  # noqa: F401
 
         from edgedec.apps.serve.model_registry import ModelRegistry
@@ -94,13 +91,3 @@ async def _serve(registry: ModelRegistry, settings: ServerSettings, remark: str 
         await listening.serve(web.make_web(service), sock, settings, service.requests.end)
     finally:
         await service.close()
-
-
-@contextmanager
-def _needs_serve_extra() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").startswith("edgedec"):
-            raise
-        raise ConfigError(f"serve needs {error.name}: {install_command('serve')}") from error
