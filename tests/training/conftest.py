@@ -30,12 +30,12 @@ from .head_parts import (  # noqa: E402
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def make_checkpoint(make_gguf: Callable[..., Path], tiny: Any) -> Callable[[int], Path]:  # noqa: F811
     """Makes tiny models with biases, whose weights are no larger than those of real ones."""
 
@@ -47,7 +47,7 @@ def make_checkpoint(make_gguf: Callable[..., Path], tiny: Any) -> Callable[[int]
     return make
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def source(make_checkpoint: Callable[[int], Path]) -> Path:
     return make_checkpoint(0)
 
@@ -58,31 +58,31 @@ def exported(source: Path, folder: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def make_bundle_of(
     make_checkpoint: Callable[[int], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], Path]:
     return lambda seed: exported(make_checkpoint(seed), tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def bundle(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return exported(source, tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def texts(bundle: Path) -> list[TextFeatures]:
     return read(bundle, 12)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def head(
     bundle: Path, texts: list[TextFeatures], tmp_path_factory: pytest.TempPathFactory
 ) -> heads.TrainedHead:
     return trained(bundle, tmp_path_factory.mktemp("features"), texts, plan_of())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def whole(bundle: Path, head: heads.TrainedHead, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle with the head."""
     path = tmp_path_factory.mktemp("whole") / "tiny-head.edgedec"

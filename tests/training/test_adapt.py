@@ -63,6 +63,22 @@ def replay(own: Path, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def after_a_swap(ignorant: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the bundle after its head was trained, and with the texts for that."""
+    folder = tmp_path_factory.mktemp("swapped") / "all"
+    bundle = Path(shutil.copytree(ignorant, folder / "tiny.edgedec"))
+    keep(folder / "my.replay", bundle, 3 * N_NEW)
+    assert adapt(bundle, folder / "my.replay").is_swapped
+    return folder
+
+
+@pytest.fixture
+def adapted(after_a_swap: Path, tmp_path: Path) -> Path:
+    """The bundle with a head that was trained; the earlier one and its texts are beside it."""
+    return Path(shutil.copytree(after_a_swap, tmp_path / "all")) / "tiny.edgedec"
+
+
 def keep(path: Path, bundle: Path, n: int) -> None:
     buffer = ReplayBuffer.made(path, bundle)
     for i in range(n):
@@ -119,13 +135,13 @@ def _written(bundle: Path) -> list[int]:
         return list(engine.generate([5, 9, 17], config).token_ids)
 
 
-def test_a_head_that_is_no_better_leaves_the_bundle_as_it_was(own: Path, replay: Path) -> None:
-    adapt(own, replay)
-    before = digests(own), (own / "manifest.json").read_bytes()
-    keep(replay, own, N_NEW)
-    done = adapt(own, replay)
+def test_a_head_that_is_no_better_leaves_the_bundle_as_it_was(adapted: Path) -> None:
+    before = digests(adapted), (adapted / "manifest.json").read_bytes()
+    replay = adapted.with_name("my.replay")
+    keep(replay, adapted, N_NEW)
+    done = adapt(adapted, replay)
     assert not done.is_swapped
-    assert (digests(own), (own / "manifest.json").read_bytes()) == before
+    assert (digests(adapted), (adapted / "manifest.json").read_bytes()) == before
 
 
 def test_the_latest_texts_are_held_out() -> None:
@@ -200,7 +216,7 @@ _KEPT = [sys.executable, "-m", "edgedec", "kept", "replays", "--json"]
 
 
 def _command(bundle: Path, replay: Path) -> list[str]:
-    options = ["--epochs", "60", "--learning-rate", "0.01", "--threads", "1", "--json"]
+    options = ["--epochs", "30", "--learning-rate", "0.01", "--threads", "1", "--json"]
     command = [sys.executable, "-m", "edgedec", "train", "adapt", str(bundle), *options]
     return [*command, "--from", str(replay)]
 
@@ -225,26 +241,22 @@ def test_a_bundle_without_a_head(bundle: Path, replay: Path) -> None:
 
 
 def test_a_head_of_another_model_is_refused(
-    own: Path, replay: Path, make_bundle_of: Callable[[int], Path]
+    adapted: Path, make_bundle_of: Callable[[int], Path]
 ) -> None:
     """In the bundle, and as the one that is to be put back."""
-    adapt(own, replay)
     other = make_bundle_of(7)
-    shutil.rmtree(own)
-    shutil.copytree(other, own)
-    before = digests(own)
+    shutil.rmtree(adapted)
+    shutil.copytree(other, adapted)
+    before = digests(adapted)
     with pytest.raises(ConfigError, match="has another model: the earlier head does not fit"):
-        undo(own)
-    assert digests(own) == before
+        undo(adapted)
+    assert digests(adapted) == before
 
 
 @pytest.mark.parametrize("what", ["cut", "edited", "manifest", "gone"])
-def test_an_earlier_head_that_is_damaged_is_not_put_back(
-    own: Path, replay: Path, what: str
-) -> None:
-    adapt(own, replay)
-    after = digests(own)
-    kept = AdaptFolder(own).path / "before"
+def test_an_earlier_head_that_is_damaged_is_not_put_back(adapted: Path, what: str) -> None:
+    after = digests(adapted)
+    kept = AdaptFolder(adapted).path / "before"
     largest = max((p for p in kept.rglob("*.bin")), key=lambda p: p.stat().st_size)
     if what == "cut":
         os.truncate(largest, 10)
@@ -257,8 +269,8 @@ def test_an_earlier_head_that_is_damaged_is_not_put_back(
     else:
         largest.unlink()
     with pytest.raises(BundleError):
-        undo(own)
-    assert digests(own) == after
+        undo(adapted)
+    assert digests(adapted) == after
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"learned": null, "begun": 1}'])
