@@ -20,7 +20,7 @@ def test_schemes_are_those_of_the_exporter() -> None:
 
 
 @pytest.mark.slow
-def test_report(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
+def test_report(cli: Cli, smollm2_gguf: Path, small_model: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "b.edgedec"
     done = cli("export", smollm2_gguf, "-o", bundle, "--context", 256, "--json")
     assert done.exit_code == 0
@@ -38,7 +38,7 @@ def test_report(cli: Cli, smollm2_gguf: Path, tmp_path: Path) -> None:
     assert "context" in done.error
 
     assert "exists already" in cli("export", smollm2_gguf, "-o", bundle).error
-    assert cli("export", smollm2_gguf, "-o", bundle, "--force").exit_code == 0
+    assert cli("export", small_model, "-o", bundle, "--force").exit_code == 0
 
 
 @pytest.mark.slow

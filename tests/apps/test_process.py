@@ -28,6 +28,9 @@ from edgedec.apps.cli import main; main()
 """
 
 
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
 def hear_signals() -> None:
     """To be called in a child: jobs in the background ignore Ctrl-C, those of nohup hang-ups."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,7 +46,7 @@ def shell(command: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("number", "delay_ms"),
-    zip(cycle([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]), [*range(0, 200, 20), 300, 500]),
+    list(zip(cycle(SIGNALS), [*range(0, 200, 20), 300, 500])),
 )
 def test_signals_at_the_start_are_silent(
     smollm2_bundle: Path, number: signal.Signals, delay_ms: int

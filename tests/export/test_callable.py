@@ -21,11 +21,11 @@ def test_unknown_settings_are_refused_before_anything_is_read(tmp_path: Path) ->
 
 
 @pytest.mark.e2e
-def test_a_bundle_from_python(smollm2_gguf: Path, tmp_path: Path) -> None:
+def test_a_bundle_from_python(smollm2_gguf: Path, small_model: Path, tmp_path: Path) -> None:
     bundle = edgedec.export(smollm2_gguf, tmp_path / "s.edgedec", context=256)
     with edgedec.load(bundle) as engine:
         assert engine.context == 256
         assert engine.generate("The capital of France is", max_new_tokens=2).text == " Paris."
     with pytest.raises(edgedec.BundleError, match=r"exists"):
         edgedec.export(smollm2_gguf, bundle)
-    assert edgedec.export(smollm2_gguf, bundle, context=128, force=True) == bundle
+    assert edgedec.export(small_model, bundle, context=128, force=True) == bundle

@@ -47,7 +47,7 @@ def test_server_requests(tools: Any) -> None:
     import server_requests
 
     try:
-        server_requests.ask_some(0, 160)
+        server_requests.ask_some(0, 80)
     finally:
         server_requests.server().end()
 
@@ -56,7 +56,7 @@ def test_cancels(tools: Any) -> None:
     tools["cancels"].cancel_some(0, 10)
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(4))
 def test_kills(tools: Any, number: int) -> None:
     tools["kills"].kill_one(number)
 
@@ -74,7 +74,7 @@ def test_wrong_nodes(tools: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "n"), [("wrong_bundles", 16), ("command_lines", 12), ("editor_messages", 20)]
+    ("tool", "n"), [("wrong_bundles", 10), ("command_lines", 8), ("editor_messages", 10)]
 )
 def test_tools_that_make_bundles(tool: str, n: int) -> None:
     """In a process that has run no model: those that use the bundles are forked from it."""

@@ -125,7 +125,7 @@ def test_one_that_goes_away_is_499(
 def test_an_error_inside_a_stream_is_the_status(
     make_server: Any, capsys: pytest.CaptureFixture[str], until: Any
 ) -> None:
-    server = make_server(log=LogForm.JSON, request_s=5.0)
+    server = make_server(log=LogForm.JSON, request_s=2.0)
     server.ask("POST", "/completion", {"prompt": "A", "n_predict": 1})  # the model is loaded then
     body = {"messages": ASK, "stream": True, "logit_bias": {"2": -100, "0": -100}}
     status, _, _ = server.ask_raw("POST", "/v1/chat/completions", body)
