@@ -28,7 +28,7 @@ from edgedec.runtime.engine.engine import Engine
 from edgedec.runtime.sequences.sequence import TokenSequence
 
 N_NEW = 64
-N_CHARACTERS = 8_000
+N_CHARACTERS = 20_000
 MAX_GAP = 0.35
 """Largest logit by which the reference may prefer another token: what 8-bit activations cost."""
 MAX_PERPLEXITY_ERROR = 0.005
