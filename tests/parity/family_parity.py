@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -29,6 +30,9 @@ from tests.parity.toy_parity import Logits, RowParity, continued, export_entry
 torch = pytest.importorskip("torch", reason="needs the dev extra")
 transformers = pytest.importorskip("transformers", reason="needs the dev extra")
 gguf = pytest.importorskip("gguf", reason="needs the dev extra")
+
+# One is made for each tensor here, and for each module in transformers; it takes 40 ms.
+gguf.get_tensor_name_map = functools.cache(gguf.get_tensor_name_map)
 
 Tensors = Iterable[tuple[str, Logits]]
 

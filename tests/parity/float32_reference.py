@@ -5,6 +5,8 @@ Token ids come from the caller: transformers ignores the pre-tokenizer that a GG
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ def load_reference(gguf: Path) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
+    names: Any = importlib.import_module("gguf")  # made anew for each module of the model, slowly
+    names.get_tensor_name_map = functools.cache(names.get_tensor_name_map)
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, dtype=torch.float32
     )
