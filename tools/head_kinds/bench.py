@@ -41,6 +41,10 @@ Float32 = npt.NDArray[np.float32]
 N_STEPS = 3
 _VOCABULARY = 4096
 _LIGHT_PIECE, _INSIDE_PIECE = 8, 128
+_INSIDE = ("ppd", "hidden-transfer")
+_FEWER = 12
+"""Kinds that go through the model, which takes long: every so many of the answers measure them."""
+
 _TRANSFER_LAYERS = (10, 12, 14)
 _PROMPT_RATE = 1e-2
 """Learning rate of prompt tokens, as published; that of all others is `TrainingPlan`'s."""
@@ -166,7 +170,7 @@ def trained(setting: Setting, kind: str, head: TorchWeights, folder: Path, secon
     plan, texts = setting.plan.training, setting.texts
     if kind in LIGHT_HEADS:
         plan, texts = replace(plan, batch=LIGHT_BATCH), texts.in_pieces(_LIGHT_PIECE)
-    elif kind in ("ppd", "hidden-transfer"):
+    elif kind in _INSIDE:
         texts = texts.in_pieces(_INSIDE_PIECE)
     if kind == "ppd":
         plan = replace(plan, learning_rate=_PROMPT_RATE)
@@ -180,7 +184,7 @@ def n_bytes(head: TorchWeights, kind: str, n_rows: int) -> tuple[float, float]:
     """Returns bytes in a bundle, and bytes that are read while `N_STEPS` tokens are drafted."""
     sizes = {name: stored_bytes(p.numel()) for name, p in head.trained().items()}
     of_rows = stored_bytes(n_rows * head.config.hidden_size)
-    if kind in ("ppd", "hidden-transfer"):
+    if kind in _INSIDE:
         return sum(sizes.values()), sum(sizes.values())
     size = sum(sizes.values()) + of_rows
     if kind == MEDUSA:
@@ -203,13 +207,16 @@ def pass_bytes(bundle: Path) -> int:
 def figures(setting: Setting, kind: str, head: TorchWeights) -> dict[str, object]:
     """Returns what is measured of a trained head."""
     known = setting.texts.token_ids, setting.texts.head_ids, N_STEPS
-    plain = right(head, setting.answers, *known)
+    answers = setting.answers
+    if kind in _INSIDE:
+        answers = Answers(answers.texts[::_FEWER], answers.starts[::_FEWER])
+    plain = right(head, answers, *known)
     with torch.no_grad():
         for p in head.trained().values():
             if p.ndim == 2:
                 p.copy_(torch.from_numpy(rounded(p.numpy(), 4)))
     is_rounded = any(p.ndim == 2 for p in head.trained().values())
-    four = right(head, setting.answers, *known) if is_rounded else plain
+    four = right(head, answers, *known) if is_rounded else plain
     size, read = n_bytes(head, kind, len(setting.texts.head_ids))
     return {
         "by_depth": plain.mean(0).tolist(),
