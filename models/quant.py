@@ -18,7 +18,8 @@ class ScaleKind(Enum):
     """How codes become weights. All arithmetic is float32, in the order written.
 
     NONE: the values are floats themselves.
-    SINGLE: ``scale * (code - zero_point)``, one float16 scale per 32.
+    SINGLE: ``scale * (code - zero_point)``, one float16 scale per 32. Of a format with levels, a
+        code is that of a level.
     ONE_MIN: ``scale * code + minimum``, float16 scale and minimum per 32.
     TWO_MIN: ``(scale * sub_scale) * code - (minimum * sub_minimum)``; float16 scale and minimum
         per 256, uint8 sub_scale and sub_minimum per 32.
@@ -42,6 +43,7 @@ class QuantFormat:
     bits: int
     kind: ScaleKind
     zero_point: int = 0
+    levels: tuple[int, ...] = ()  # what each code stands for, if not for itself
 
     @property
     def is_float(self) -> bool:
@@ -58,6 +60,26 @@ class QuantFormat:
         """Weights that share a scale, the smaller of the two of a two-level format."""
         return 16 if self.kind is ScaleKind.TWO else 32
 
+    def steps(self, codes: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+        """Returns what the scales of ``codes`` are multiplied by."""
+        numbers = np.array(self.levels, np.float32)[codes] if self.levels else codes
+        return numbers.astype(np.float32) - np.float32(self.zero_point)
+
+    def even(self) -> QuantFormat:
+        """Returns the format whose codes stand for themselves and for what those of this one do."""
+        if not self.levels:
+            return self
+        return next(
+            row
+            for row in _ROWS
+            if (row.kind, row.zero_point) == (self.kind, self.zero_point) and not row.levels
+        )
+
+    def nearest(self, steps: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+        """Returns the codes of those levels that are nearest to ``steps``."""
+        levels = np.array(self.levels, np.float32) - np.float32(self.zero_point)
+        return np.searchsorted((levels[1:] + levels[:-1]) / 2, steps).astype(np.uint8)
+
 
 _ROWS = (
     QuantFormat("f32", 0, 32, ScaleKind.NONE),
@@ -72,8 +94,11 @@ _ROWS = (
     QuantFormat("q4_k", 9, 4, ScaleKind.TWO_MIN),
     QuantFormat("q5_k", 10, 5, ScaleKind.TWO_MIN),
     QuantFormat("q6_k", 11, 6, ScaleKind.TWO, 32),
+    QuantFormat("q3_nl", 12, 3, ScaleKind.SINGLE, 16, (0, 6, 10, 13, 16, 19, 23, 28)),
 )
 FORMATS: dict[str, QuantFormat] = {row.name: row for row in _ROWS}
+EVEN_FORMATS = tuple(row.name for row in _ROWS if not row.levels)
+"""Formats whose codes stand for themselves, which other libraries' products take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +133,15 @@ class PlainTensor:
             return _floats(self.format, self.codes)
         k, group = self.shape[1], self.format.group
         scale, minimum = self.groups()
-        code = self.codes.astype(np.float32) - np.float32(self.format.zero_point)
-        weights = _spread(scale, group, k) * code
+        weights = _spread(scale, group, k) * self.format.steps(self.codes)
         return weights if minimum is None else weights + _spread(minimum, group, k)
+
+    def even(self) -> PlainTensor:
+        """Returns the same weights in the format that `QuantFormat.even` names."""
+        if not self.format.levels:
+            return self
+        codes = np.array(self.format.levels, np.uint8)[self.codes]
+        return PlainTensor(self.format.even(), codes, self.scale)
 
     def groups(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
         """Returns what the codes of each group are multiplied by, and what is added, if anything.

@@ -7,8 +7,18 @@
 namespace edk {
 namespace {
 
+/// What the code of 3 bits in byte `byte` of quad `quad` stands for.
+int level_at(const uint8_t* codes, int quad, int byte) {
+  const int shift = 4 * (quad % 2);
+  if (quad < 6) return kThreeBitLevels[(codes[quad / 2 * kVector + byte] >> shift) & 7];
+  int code = 0;
+  for (int v = 0; v < 3; ++v) code |= ((codes[v * kVector + byte] >> (3 + shift)) & 1) << v;
+  return kThreeBitLevels[code];
+}
+
 int code_at(const uint8_t* codes, int bits, int channel, int k_in_group) {
   const int quad = k_in_group / 4, byte = 4 * channel + k_in_group % 4;
+  if (bits == 3) return level_at(codes, quad, byte);
   if (bits == 8) return codes[quad * kVector + byte];
   const int nibble = (codes[quad / 2 * kVector + byte] >> (4 * (quad % 2))) & 15;
   const uint8_t* high = codes + kQuads / 2 * kVector;

@@ -14,9 +14,22 @@ inline Bytes with_high_bits(Bytes low, const Bytes* high) {
   return low;
 }
 
+/// Nibbles of the quads of a pair. Of 3 bits, the last pair is spread over the vectors of the others.
+template <int Bits, int Pair>
+EDK_INLINE Bytes load_nibbles(const uint8_t* codes) {
+  if constexpr (Bits == 3 && Pair == 3)
+    return spare_bits(load_bytes(codes), load_bytes(codes + kVector), load_bytes(codes + 2 * kVector));
+  return load_bytes(codes + Pair * kVector);
+}
+
 template <int Bits, int Pair>
 EDK_INLINE void unpack_pair(const uint8_t* codes, const Bytes* high, GroupCodes* out) {
-  const Bytes both = load_bytes(codes + Pair * kVector);
+  const Bytes both = load_nibbles<Bits, Pair>(codes);
+  if constexpr (Bits == 3) {
+    out->quad[2 * Pair] = to_levels(low_nibbles(both));
+    out->quad[2 * Pair + 1] = to_levels(high_nibbles(both));
+    return;
+  }
   out->quad[2 * Pair] = with_high_bits<2 * Pair, Bits>(low_nibbles(both), high);
   out->quad[2 * Pair + 1] = with_high_bits<2 * Pair + 1, Bits>(high_nibbles(both), high);
 }

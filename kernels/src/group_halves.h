@@ -29,7 +29,7 @@ struct HalfGroup {
 template <int F>
 struct RowOfGroup {
   static constexpr ScaleKind kKind = kFormats[F].kind;
-  static constexpr int kBits = kFormats[F].bits;
+  static constexpr int kBits = product_bits(kFormats[F].bits);
   static constexpr int kZero = kKind == ScaleKind::kOne ? kFormats[F].zero_point : 0;
 
   const GroupRows& rows;

@@ -32,6 +32,16 @@ void gather_quad(const Source& source, int64_t k, int quad, uint8_t* out) {
     for (int t = 0; t < 4; ++t) out[4 * c + t] = source.code(c, k + 4 * quad + t);
 }
 
+/// Quads 6 and 7 go where the nibbles of quads 0 to 5 have a bit to spare.
+void pack_three_bits(const uint8_t (&quad)[kQuads][kVector], uint8_t* out) {
+  for (int v = 0; v < 3; ++v)
+    for (int b = 0; b < kVector; ++b) {
+      const int low = quad[2 * v][b] | ((quad[6][b] >> v) & 1) << 3;
+      const int high = quad[2 * v + 1][b] | ((quad[7][b] >> v) & 1) << 3;
+      out[v * kVector + b] = static_cast<uint8_t>(low | high << 4);
+    }
+}
+
 void pack_group_codes(const Source& source, int64_t k, int bits, uint8_t* out) {
   uint8_t quad[kQuads][kVector];
   for (int j = 0; j < kQuads; ++j) gather_quad(source, k, j, quad[j]);
@@ -39,6 +49,7 @@ void pack_group_codes(const Source& source, int64_t k, int bits, uint8_t* out) {
     std::memcpy(out, quad, sizeof(quad));
     return;
   }
+  if (bits == 3) return pack_three_bits(quad, out);
   for (int v = 0; v < kQuads / 2; ++v)
     for (int b = 0; b < kVector; ++b)
       out[v * kVector + b] =

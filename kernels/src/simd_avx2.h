@@ -244,6 +244,15 @@ inline Bytes with_bits45(Bytes low, Bytes high) {
   return or_bytes(low, and_bytes(shift_bits<Bit, 4>(high), 0x30));
 }
 
+inline Bytes spare_bits(Bytes a, Bytes b, Bytes c) {
+  const Bytes first = and_bytes(shift_bits<3, 0>(a), 0x11), second = and_bytes(shift_bits<3, 1>(b), 0x22);
+  return or_bytes(or_bytes(first, second), and_bytes(shift_bits<3, 2>(c), 0x44));
+}
+inline Bytes to_levels(Bytes codes) {
+  const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kThreeBitLevels));
+  return {_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(levels), codes.v)};
+}
+
 struct GroupCodes {
   Bytes quad[kQuads];
 };

@@ -9,6 +9,7 @@
 #include "cpu_features.h"
 #include "inline.h"
 #include "kv_levels.h"
+#include "layout.h"
 
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512VL__) || \
     !defined(__AVX512DQ__) || !defined(__AVX512VNNI__) || !defined(__FMA__)
@@ -142,6 +143,14 @@ inline Bytes with_bit4(Bytes low, Bytes high) {
 template <int Bit>
 inline Bytes with_bits45(Bytes low, Bytes high) {
   return or_masked(low, shift_bits<Bit, 4>(high), 0x30);
+}
+inline Bytes spare_bits(Bytes a, Bytes b, Bytes c) {
+  const Bytes first = _mm512_and_si512(shift_bits<3, 0>(a), _mm512_set1_epi8(0x11));
+  return or_masked(or_masked(first, shift_bits<3, 1>(b), 0x22), shift_bits<3, 2>(c), 0x44);
+}
+inline Bytes to_levels(Bytes codes) {
+  const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kThreeBitLevels));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(levels), codes);
 }
 /// The instruction spreads the quad itself; compilers spend a second one on that.
 template <int Bits>

@@ -263,6 +263,14 @@ inline Bytes with_bits45(Bytes low, Bytes high) {
   return with_masked<Bit>(low, high, 0x30);
 }
 
+inline uint8x16_t and_bytes(uint8x16_t a, uint8_t mask) { return vandq_u8(a, vdupq_n_u8(mask)); }
+inline Bytes spare_bits(Bytes a, Bytes b, Bytes c) {
+  const uint8x16_t first = and_bytes(shift_bits<3, 0>(a.v), 0x11);
+  const uint8x16_t second = and_bytes(shift_bits<3, 1>(b.v), 0x22);
+  return {vorrq_u8(vorrq_u8(first, second), and_bytes(shift_bits<3, 2>(c.v), 0x44))};
+}
+inline Bytes to_levels(Bytes codes) { return {vqtbl1q_u8(vld1q_u8(kThreeBitLevels), codes.v)}; }
+
 /// The eight quads of one group as unsigned bytes, of the channels of a part.
 struct GroupCodes {
   Bytes quad[kQuads];

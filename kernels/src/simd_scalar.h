@@ -11,6 +11,7 @@
 
 #include "half.h"
 #include "kv_levels.h"
+#include "layout.h"
 
 namespace edk {
 namespace {
@@ -201,6 +202,18 @@ inline Bytes with_bits45(Bytes low, Bytes high) {
   for (int i = 0; i < 64; ++i)
     low.lane[i] = static_cast<uint8_t>(low.lane[i] | (((high.lane[i] >> Bit) & 3) << 4));
   return low;
+}
+/// Quads 6 and 7 of codes of 3 bits, as two nibbles a byte, from the vectors of quads 0 to 5.
+inline Bytes spare_bits(Bytes a, Bytes b, Bytes c) {
+  for (int i = 0; i < 64; ++i)
+    a.lane[i] = static_cast<uint8_t>(((a.lane[i] >> 3) & 0x11) | ((b.lane[i] >> 2) & 0x22) |
+                                     ((c.lane[i] >> 1) & 0x44));
+  return a;
+}
+/// What codes of 3 bits stand for; bit 3 of a byte may be set.
+inline Bytes to_levels(Bytes codes) {
+  for (uint8_t& x : codes.lane) x = kThreeBitLevels[x];
+  return codes;
 }
 /// Adds to each lane the dot product of its four unsigned bytes, of `Bits` bits each, with the signed
 /// quad at `quad`.

@@ -32,7 +32,7 @@ template <int F>
 EDK_INLINE PartFloats add_group(PartFloats sum, const GroupCodes& weights,
                                 const GroupScales& scales, const GroupRows& rows, int zero, int r) {
   constexpr ScaleKind kKind = kFormats[F].kind;
-  constexpr int kBits = kFormats[F].bits;
+  constexpr int kBits = product_bits(kFormats[F].bits);
   const int8_t* codes = rows.codes(r);
   const PartFloats row_scale = set1_part(rows.scale()[r]);
   const PartInts none = set1_part(0);
@@ -216,7 +216,8 @@ inline Tile find_tile(int format, int64_t m) {
     case kQ8_1: return tile_of_rows<kQ8_1>(m);
     case kQ4K: return tile_of_rows<kQ4K>(m);
     case kQ5K: return tile_of_rows<kQ5K>(m);
-    default: return tile_of_rows<kQ6K>(m);
+    case kQ6K: return tile_of_rows<kQ6K>(m);
+    default: return tile_of_rows<kQ3Nl>(m);
   }
 }
 

@@ -3,7 +3,7 @@
 Packages are made anywhere, and run on macOS 15 and later.
 """
 
-from edgedec.models.quant import FORMATS
+from edgedec.models.quant import EVEN_FORMATS
 from edgedec.targets.device_target import DeviceTarget
 from edgedec.targets.graph_kind import GraphKind, System
 
@@ -18,7 +18,7 @@ DEVICE = DeviceTarget(
     name="coreml",
     summary="for macOS (extra coreml)",
     compiler="coreml",
-    weight_formats=tuple(FORMATS),
+    weight_formats=EVEN_FORMATS,
     kv_formats=("float16",),
     usual_context=2048,
 )

@@ -3,7 +3,7 @@
 Bundles are for one architecture and those that its code also runs on; any machine makes them.
 """
 
-from edgedec.models.quant import FORMATS
+from edgedec.models.quant import EVEN_FORMATS
 from edgedec.targets.device_target import DeviceTarget
 from edgedec.targets.graph_kind import GraphKind
 
@@ -19,7 +19,7 @@ DEVICE = DeviceTarget(
     name="cuda",
     summary="for GPUs of NVIDIA (extra tvm, --arch)",
     compiler="cuda",
-    weight_formats=tuple(FORMATS),
+    weight_formats=EVEN_FORMATS,
     kv_formats=("float16",),
     usual_context=4096,
     chips={  # the oldest first

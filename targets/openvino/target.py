@@ -3,7 +3,7 @@
 The same bundle runs on each of them; ``--device`` chooses one when it is loaded.
 """
 
-from edgedec.models.quant import FORMATS
+from edgedec.models.quant import EVEN_FORMATS
 from edgedec.targets.device_target import DeviceTarget, Place
 from edgedec.targets.graph_kind import GraphKind
 
@@ -18,7 +18,7 @@ DEVICE = DeviceTarget(
     name="openvino",
     summary="for OpenVINO's CPU, GPU and NPU plugins (extra openvino)",
     compiler="openvino",
-    weight_formats=tuple(FORMATS),
+    weight_formats=EVEN_FORMATS,
     kv_formats=("float16", "float32"),
     places=(
         Place("CPU", "CPU"),

@@ -3,7 +3,7 @@
 The same bundle runs on each of them; ``--provider`` chooses one when it is loaded.
 """
 
-from edgedec.models.quant import FORMATS
+from edgedec.models.quant import EVEN_FORMATS
 from edgedec.targets.device_target import DeviceTarget, Place
 from edgedec.targets.graph_kind import GraphKind
 
@@ -15,7 +15,7 @@ DEVICE = DeviceTarget(
     name="ort",
     summary="for any provider of ONNX Runtime",
     compiler="ort",
-    weight_formats=tuple(FORMATS),
+    weight_formats=EVEN_FORMATS,
     kv_formats=("float32", "float16"),
     places=(
         Place("cpu", "CPUExecutionProvider", "pip install onnxruntime"),

@@ -78,8 +78,10 @@ def test_a_storage_format_is_four_files() -> None:
     layout = (ROOT / "kernels/src/layout.h").read_text(encoding="utf-8")
     (numbers,) = re.findall(r"enum FormatIndex \{ ([^}]+) \}", layout)
     names = [name.removeprefix("k").lower() for name in numbers.split(", ")]
-    assert names == [name.replace("_k", "k") for name in FORMATS]
+    assert names == [re.sub("_(k|nl)", r"\1", name) for name in FORMATS]
     assert [row.index for row in FORMATS.values()] == list(range(len(FORMATS)))
+    (levels,) = re.findall(r"kThreeBitLevels\[16\] = \{([^}]+)\}", layout)
+    assert tuple(map(int, levels.split(", "))) == 2 * FORMATS["q3_nl"].levels
 
 
 def test_a_verb_is_its_file_and_two_rows() -> None:

@@ -108,6 +108,16 @@ def test_rows_do_not_see_each_other(fmt, isa, make_matrix, rng, same_bits):
         assert same_bits(linear_op.linear(x[shift:17], [matrix], **options), single[shift:17])
 
 
+def test_levels_give_the_bits_of_their_even_format(isa, make_plain, packed, rng, same_bits):
+    plain = make_plain(FORMATS["q3_nl"], 40, 544)
+    x = activations(rng, 19, 544)
+    for m in (1, 2, 8, 19):
+        found, expected = (
+            linear_op.linear(x[:m], [packed(p)], isa=isa) for p in (plain, plain.even())
+        )
+        assert same_bits(found, expected)
+
+
 def test_extremes(fmt, isa, make_plain, packed, rng):
     """Codes all 0 or all largest, activations all at the ends of int8: nothing saturates."""
     k = 512
