@@ -254,7 +254,7 @@ def _check_chip(config: ExportConfig, option: ChipOption, chip: str | None) -> N
 def _check_calibration(config: ExportConfig) -> None:
     measures = find_graph_kind(config.compiler_of(TARGET_MODEL)).measures_activations
     if config.calibrate is not None and config.quantization == "keep" and not measures:
-        raise ConfigError("--calibrate needs --quant int4, int4-min, int8, int8-min or mixed")
+        raise ConfigError("--calibrate needs --quant int3, int4, int4-min, int8, int8-min or mixed")
     is_mixed = config.quantization == MIXED
     if is_mixed and (config.calibrate is None or config.target_bits is None):
         raise ConfigError(

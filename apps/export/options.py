@@ -26,6 +26,7 @@ class Quantization(StrEnum):
     KEEP = "keep"
     INT8 = "int8"
     INT4 = "int4"
+    INT3 = "int3"
     INT8_MIN = "int8-min"
     INT4_MIN = "int4-min"
     MIXED = "mixed"
@@ -58,7 +59,7 @@ class WeightOptions:
     quant: Annotated[
         Quantization,
         typer.Option(
-            help="keep: the file's own values. int8, int4: groups of 32 with a "
+            help="keep: the file's own values. int8, int4, int3: groups of 32 with a "
             "scale. int8-min, int4-min: with a minimum as well. mixed: average "
             "bits of --target-bits."
         ),
@@ -72,7 +73,7 @@ class WeightOptions:
         ),
     ] = None
     target_bits: Annotated[
-        float | None, option("BITS", "Average bits per weight for --quant mixed (4.5-8.5).")
+        float | None, option("BITS", "Average bits per weight for --quant mixed (3.5-8.5).")
     ] = None
     lora: Annotated[
         list[str] | None,

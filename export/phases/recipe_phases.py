@@ -20,7 +20,7 @@ from edgedec.export.phases.recipe_model import ENCODER_NAME, RecipeModel
 from edgedec.export.phases.shortened import Shortened
 from edgedec.export.phases.trimmed_head import TrimmedHead
 from edgedec.export.quantising.calibration.phase import calibrate
-from edgedec.export.quantising.quantise import Quantized, measure_errors
+from edgedec.export.quantising.quantise import Even, Quantized, measure_errors
 from edgedec.export.verifying.verify import N_TOKENS, check_error, check_spread, verify_logits
 from edgedec.export.verifying.weights_check import INTERRUPTED, check_weights_read
 from edgedec.models.errors import CheckpointError, ConfigError
@@ -181,6 +181,9 @@ def quantise(model: RecipeModel) -> None:
         for error in model.tensors
         if error.relative_rms > MAX_MATRIX_ERROR
     ]
+    formats = {model.source.format(name) for name in matrices(model.source.config)}
+    if any(fmt.levels and not model.device.keeps(fmt.name) for fmt in formats):
+        model.source = Even(model.source)
     for name in matrices(model.source.config):
         kept = model.source.format(name)
         model.formats[name] = kept if model.device.keeps(kept.name) else FORMATS["f32"]

@@ -30,6 +30,7 @@ SCHEMES: dict[str, str | None] = {
     "keep": None,
     "int8": "q8_0",
     "int4": "q4_0",
+    "int3": "q3_nl",
     "int8-min": "q8_1",
     "int4-min": "q4_1",
     "mixed": "q4_0",
@@ -39,9 +40,9 @@ SCHEMES: dict[str, str | None] = {
 MIXED = "mixed"
 """Scheme whose formats are chosen one by one; that of `SCHEMES` is the smallest of them."""
 
-EIGHT_BITS = {"q4_0": "q8_0", "q4_1": "q8_1"}
-"""Format of embedding and LM head under a 4-bit scheme: every token passes through both, and
-their errors reach the logits without a layer that could absorb them."""
+EIGHT_BITS = {"q3_nl": "q8_0", "q4_0": "q8_0", "q4_1": "q8_1"}
+"""Format of embedding and LM head under a scheme of 3 or 4 bits: every token passes through both,
+and their errors reach the logits without a layer that could absorb them."""
 
 _OF_TOKENS = ("embed_tokens.weight", LAYER_TABLE, "lm_head.weight")
 
@@ -55,8 +56,10 @@ _CHUNK_WEIGHTS = 1 << 22
 """Weights quantised at once, and read at once while errors are measured."""
 
 _SYMMETRIC_TRIALS = (7.0, 7.4, 7.7, 8.0, 8.3, 8.6)
+_LEVEL_TRIALS = (6.0, 6.6, 7.2, 7.7, 8.2, 8.8, -6.0, -6.8)
 _RANGE_TRIALS = (14.0, 14.5, 15.0, 15.5, 16.0)
-"""Codes spanned by the extreme value of a group, respectively by its range: of 4 bits."""
+"""Codes spanned by the extreme value of a group, respectively by its range: of 4 bits. Few levels
+leave out more of it."""
 
 
 class Quantized(EditedCheckpoint):
@@ -163,6 +166,21 @@ class Quantized(EditedCheckpoint):
             yield quantize_rows(values, fmt)
 
 
+class Even(EditedCheckpoint):
+    """A checkpoint whose matrices of levels are held in formats whose codes stand for themselves.
+
+    The weights are the same, in more bits.
+    """
+
+    def format(self, name: str) -> QuantFormat:
+        """Returns the storage format of the matrix ``name``."""
+        return super().format(name).even()
+
+    def rows(self, name: str, start: int, stop: int) -> PlainTensor:
+        """Returns rows [start, stop) of the matrix ``name``."""
+        return super().rows(name, start, stop).even()
+
+
 def quantize_rows(values: Floats, fmt: QuantFormat) -> PlainTensor:
     """Returns finite ``values`` [N, K] in a format with one scale per group of 32.
 
@@ -194,17 +212,21 @@ def _search_symmetric(x: Floats, fmt: QuantFormat) -> tuple[npt.NDArray[np.uint8
     zero = fmt.zero_point
     low, high = x.min(axis=1), x.max(axis=1)
     extreme = np.where(-low > high, low, high)
-    scale = np.abs(extreme) / (zero - 1) if fmt.bits == 8 else _best_symmetric(x, extreme, zero)
+    scale = np.abs(extreme) / (zero - 1) if fmt.bits == 8 else _best_symmetric(x, extreme, fmt)
     scale = _as_half(scale)
-    codes = _round(x * _inverse(scale)[:, None], -zero, zero - 1) + zero
+    steps = x * _inverse(scale)[:, None]
+    codes = fmt.nearest(steps) if fmt.levels else _round(steps, -zero, zero - 1) + zero
     return codes.astype(np.uint8), np.stack([scale, np.zeros_like(scale)])
 
 
-def _best_symmetric(x: Floats, extreme: Floats, zero: int) -> Floats:
+def _best_symmetric(x: Floats, extreme: Floats, fmt: QuantFormat) -> Floats:
+    zero = fmt.zero_point
     best, gain = np.zeros_like(extreme), np.zeros_like(extreme)
-    for span in np.array(_SYMMETRIC_TRIALS, np.float32) * np.float32(zero / 8):
-        # The extreme value takes the negative end, which has one code more.
-        codes = _round(x * (-span * _inverse(extreme))[:, None], -zero, zero - 1)
+    trials = _LEVEL_TRIALS if fmt.levels else _SYMMETRIC_TRIALS
+    for span in np.array(trials, np.float32) * np.float32(zero / 8):
+        # The extreme value takes the negative end, which reaches further.
+        steps = x * (-span * _inverse(extreme))[:, None]
+        codes = fmt.steps(fmt.nearest(steps)) if fmt.levels else _round(steps, -zero, zero - 1)
         product, square = _dot(x, codes), _dot(codes, codes)
         scale = product * _inverse(square)
         is_better = scale * product > gain

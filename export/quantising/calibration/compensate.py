@@ -25,6 +25,7 @@ DAMPING = 0.01
 
 _SYMMETRIC_SPANS = (-6.4, -7.0, -7.5, -8.0, -8.5, -9.2, 6.5, 7.0)
 """Codes that the extreme value of a group is tried at; the negative end has one more."""
+_LEVEL_SPANS = (-6.4, -7.0, -7.5, -8.0, -8.5, -9.2, 6.4, 7.0, 7.6, 8.4)
 _RANGE_SPANS = (12.0, 13.0, 14.0, 14.5, 15.0, 15.5)
 _ROWS = 512
 """Rows rounded at once, so that their trial codes stay in the L2 data store."""
@@ -139,9 +140,9 @@ def _round_group(weights: Floats, carried: Floats, factor: Floats, fmt: QuantFor
 def _trials(ideal: Floats, fmt: QuantFormat) -> tuple[Floats, Floats]:
     """Returns scales and minima [trials, N]."""
     low, high = ideal.min(axis=0), ideal.max(axis=0)
-    part = (2**fmt.bits - 1) / 15
+    part = fmt.zero_point / 8 if fmt.levels else (2**fmt.bits - 1) / 15
     if fmt.kind is ScaleKind.SINGLE:
-        spans = np.array(_SYMMETRIC_SPANS, np.float32)[:, None]
+        spans = np.array(_LEVEL_SPANS if fmt.levels else _SYMMETRIC_SPANS, np.float32)[:, None]
         scale = np.where(-low > high, low, high) / (spans * np.float32(part))
         return scale, np.zeros_like(scale)
     spans = np.array(_RANGE_SPANS, np.float32)[:, None]
@@ -163,11 +164,15 @@ def _round_columns(
     flat = errors.reshape(GROUP, -1)
     for j in range(GROUP):
         owed = (factor[:j, j] @ flat[:j]).reshape(scale.shape) + carried[j]
-        code = np.rint((weights[j] + owed / factor[j, j] - offset) * inverse)
-        np.clip(code, 0, 2**fmt.bits - 1, out=code)
-        codes[j] = code
-        np.multiply(code, scale, out=values[j])
-        values[j] += offset
+        if fmt.levels:
+            codes[j] = fmt.nearest((weights[j] + owed / factor[j, j]) * inverse)
+            np.multiply(fmt.steps(codes[j]), scale, out=values[j])
+        else:
+            code = np.rint((weights[j] + owed / factor[j, j] - offset) * inverse)
+            np.clip(code, 0, 2**fmt.bits - 1, out=code)
+            codes[j] = code
+            np.multiply(code, scale, out=values[j])
+            values[j] += offset
         np.subtract(weights[j], values[j], out=errors[j])
         owed += factor[j, j] * errors[j]
         loss += owed * owed
@@ -178,7 +183,7 @@ def _refit(
     ideal: Floats, codes: npt.NDArray[np.uint8], factor: Floats, fmt: QuantFormat
 ) -> tuple[Floats, Floats]:
     """Returns the scales and minima [1, N] of the least error for given codes."""
-    levels = factor.T @ (codes.astype(np.float32) - np.float32(fmt.zero_point))
+    levels = factor.T @ fmt.steps(codes)
     target = factor.T @ ideal
     product, square = (target * levels).sum(axis=0), (levels * levels).sum(axis=0)
     if fmt.kind is ScaleKind.SINGLE:

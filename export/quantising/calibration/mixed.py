@@ -6,7 +6,7 @@ That of the other formats is in proportion to their squared errors in the matrix
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,13 +27,6 @@ from edgedec.models.weights import float_rows
 
 Floats = npt.NDArray[np.float32]
 
-CANDIDATES = tuple(
-    fmt
-    for fmt in FORMATS.values()
-    if fmt.kind in (ScaleKind.SINGLE, ScaleKind.ONE_MIN)
-    and fmt.name != "q8_1"  # no better than q8_0
-)
-"""Formats a matrix may get, the smallest first."""
 _ROWS = 1024
 _N_TOKENS = 128
 """Tokens of the passes that measure KL divergences, one for each matrix."""
@@ -54,6 +47,21 @@ def stored_bits(fmt: QuantFormat) -> float:
     return fmt.bits + (1.0 if fmt.kind is ScaleKind.ONE_MIN else 0.5)
 
 
+CANDIDATES = tuple(
+    sorted(
+        (
+            fmt
+            for fmt in FORMATS.values()
+            if fmt.kind in (ScaleKind.SINGLE, ScaleKind.ONE_MIN)
+            and fmt.name != "q8_1"  # no better than q8_0
+        ),
+        key=stored_bits,
+    )
+)
+"""Formats a matrix may get, the smallest first. That one is for targets below the second: whether
+larger targets gain by it was not measured."""
+
+
 def choose_formats(
     source: Checkpoint,
     texts: CalibrationTexts,
@@ -71,15 +79,16 @@ def choose_formats(
     Raises:
         ConfigError: no choice has so few bits.
     """
-    costs = _costs(source, texts, finished, on_progress)
+    candidates = CANDIDATES[target_bits >= stored_bits(CANDIDATES[1]) :]
+    costs = _costs(source, texts, candidates, finished, on_progress)
     sizes = {name: float(np.prod(matrices(source.config)[name])) for name in costs}
-    room = (target_bits - stored_bits(CANDIDATES[0])) * sum(sizes.values())
+    room = (target_bits - stored_bits(candidates[0])) * sum(sizes.values())
     if room < 0:
         raise ConfigError(
             f"target bits are {target_bits:g}, expected at least {stored_bits(CANDIDATES[0]):g}: "
             f"that is the smallest format a matrix can have"
         )
-    chosen = dict.fromkeys(costs, CANDIDATES[0])
+    chosen = dict.fromkeys(costs, candidates[0])
     while steps := [s for s in _steps(chosen, costs, sizes) if s.n_bits <= room and s.gain > 0]:
         best = max(steps, key=lambda step: step.gain / step.n_bits)
         chosen[best.name] = best.fmt
@@ -107,6 +116,7 @@ def _steps(
 def _costs(
     source: Checkpoint,
     texts: CalibrationTexts,
+    candidates: Sequence[QuantFormat],
     finished: Finished | None,
     on_progress: OnProgress,
 ) -> dict[str, dict[str, float]]:
@@ -116,15 +126,16 @@ def _costs(
     expected = ReferenceModel(source).forward(ids.tolist()).logits
     costs: dict[str, dict[str, float]] = {}
     for name, by_format in errors.items():
-        known = finished.load_vector(name) if finished else None
+        kept = f"{candidates[0].name}.{name}"
+        known = finished.load_vector(kept) if finished else None
         if known is None:
             others = {other: source.format(other) for other in errors if other != name}
-            changed = Quantized(source, MIXED, formats=others | {name: CANDIDATES[0]})
+            changed = Quantized(source, MIXED, formats=others | {name: candidates[0]})
             logits = ReferenceModel(changed).forward(ids.tolist()).logits
             known = np.array([score(logits, expected, ids).kl_nats])
             if finished:
-                finished.save_vector(name, known)
-        least = max(by_format[CANDIDATES[0].name], 1e-30)
+                finished.save_vector(kept, known)
+        least = max(by_format[candidates[0].name], 1e-30)
         on_progress(len(costs), len(errors))
         costs[name] = {fmt: float(known[0]) * error / least for fmt, error in by_format.items()}
     return costs

@@ -49,7 +49,7 @@ def correlated(n: int, k: int) -> Floats:
     return (rng.standard_normal((n, k)) @ mixing * size).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_0", "q8_0", "q8_1"])
+@pytest.mark.parametrize("name", ["q3_nl", "q4_0", "q4_1", "q5_0", "q8_0", "q8_1"])
 def test_outputs_lose_less_than_by_rounding(name: str) -> None:
     inputs = correlated(1024, 96)
     weights = np.random.default_rng(1).standard_normal((50, 96)).astype(np.float32)
@@ -59,7 +59,8 @@ def test_outputs_lose_less_than_by_rounding(name: str) -> None:
     def loss(values: Floats) -> float:
         return float(np.square(inputs @ (values - weights).T).sum())
 
-    plain = FORMATS["q8_0" if "8" in name else "q4_1" if name.endswith("1") else "q4_0"]
+    rounded = "q8_0" if "8" in name else "q4_1" if name.endswith("1") else "q4_0"
+    plain = FORMATS["q3_nl" if "3" in name else rounded]
     assert loss(made.dequantize()) < 0.6 * loss(quantize_rows(weights, plain).dequantize())
 
 
@@ -174,13 +175,13 @@ def test_mixed_spends_its_bits_where_they_help(make_gguf: Any, text: Path) -> No
     checkpoint = open_checkpoint(str(make_gguf("llama")))
     texts = read_texts(text, checkpoint, length=64)
     sizes = {name: n * k for name, (n, k) in matrices(checkpoint.config).items()}
-    for target in (4.5, 5.0, 6.5, 8.5):
+    for target in (3.5, 4.5, 5.0, 6.5, 8.5):
         formats = choose_formats(checkpoint, texts, target)
         assert formats.keys() == sizes.keys()
         bits = sum(stored_bits(fmt) * sizes[name] for name, fmt in formats.items())
         assert target - 0.4 < bits / sum(sizes.values()) <= target
-    with pytest.raises(ConfigError, match=r"target bits are 4\.2, expected at least 4\.5"):
-        choose_formats(checkpoint, texts, 4.2)
+    with pytest.raises(ConfigError, match=r"target bits are 3\.2, expected at least 3\.5"):
+        choose_formats(checkpoint, texts, 3.2)
 
 
 class WithoutAttention(EditedCheckpoint):
@@ -263,7 +264,7 @@ def test_an_interrupted_calibration_goes_on(
 
 def test_what_makes_no_sense_is_refused(make_gguf: Any, text: Path, tmp_path: Path) -> None:
     source = make_gguf("llama")
-    with pytest.raises(ConfigError, match="--calibrate needs --quant int4"):
+    with pytest.raises(ConfigError, match="--calibrate needs --quant int3"):
         options(source, tmp_path, text, quantization="keep")
     with pytest.raises(ConfigError, match="--quant mixed needs --calibrate FILE"):
         options(source, tmp_path, text, quantization="mixed")

@@ -19,6 +19,7 @@ from edgedec.export.pipeline import export
 from edgedec.export.quantising import quantise as quantize
 from edgedec.export.quantising.quantise import (
     SCHEMES,
+    Even,
     Quantized,
     measure_errors,
     quantize_rows,
@@ -50,7 +51,8 @@ def draw(kind: str) -> Floats:
 
 @pytest.mark.parametrize("kind", ["normal", "laplace", "shifted", "small"])
 @pytest.mark.parametrize(
-    ("name", "limit"), [("q8_0", 0.008), ("q8_1", 0.006), ("q4_0", 0.13), ("q4_1", 0.1)]
+    ("name", "limit"),
+    [("q8_0", 0.008), ("q8_1", 0.006), ("q4_0", 0.13), ("q4_1", 0.1), ("q3_nl", 0.25)],
 )
 def test_errors_stay_within_bounds(kind: str, name: str, limit: float) -> None:
     assert relative_rms(draw(kind), name) < limit
@@ -64,6 +66,28 @@ def test_search_is_no_worse_than_the_gguf_package(kind: str, name: str) -> None:
     theirs = gguf.quants.dequantize(gguf.quants.quantize(values, tensor_type), tensor_type)
     error = float(np.sqrt(((theirs - values) ** 2).mean() / (values**2).mean()))
     assert relative_rms(values, name) <= error * 1.001
+
+
+def test_codes_are_those_of_the_nearest_levels() -> None:
+    fmt = FORMATS["q3_nl"]
+    values = draw("laplace")
+    plain = quantize_rows(values, fmt)
+    levels = np.array(fmt.levels, np.float32) - fmt.zero_point
+    scale = np.repeat(plain.scale.astype(np.float32), 32, axis=1)
+    distances = np.abs(values[..., None] - scale[..., None] * levels)
+    np.testing.assert_allclose(
+        np.abs(plain.dequantize() - values), distances.min(axis=-1), atol=1e-6
+    )
+
+
+def test_matrices_of_levels_are_the_same_in_more_bits(make_gguf: Callable[..., Any]) -> None:
+    quantized = Quantized(open_checkpoint(str(make_gguf("llama"))), "int3")
+    even, name = Even(quantized), "layers.1.mlp.down_proj.weight"
+    assert (quantized.format(name).name, even.format(name).name) == ("q3_nl", "q5_0")
+    rows = even.rows(name, 3, 9)
+    assert rows.format == even.format(name)
+    np.testing.assert_array_equal(rows.dequantize(), quantized.rows(name, 3, 9).dequantize())
+    assert even.format("lm_head.weight") == quantized.format("lm_head.weight")
 
 
 @pytest.mark.parametrize("name", FORMAT_NAMES)
@@ -144,8 +168,8 @@ def test_schemes_choose_formats(make_gguf: Callable[..., Any]) -> None:
 def test_quantised_matrices_stay_as_they_are(make_gguf: Callable[..., Any], tiny: Any) -> None:
     with pytest.raises(ConfigError, match="quantised already and int4 would only lose more"):
         Quantized(open_checkpoint(str(make_gguf("llama", "Q8_0"))), "int4")
-    with pytest.raises(ConfigError, match="unknown quantization 'int3'; known: keep, int8"):
-        Quantized(open_checkpoint(str(make_gguf("llama"))), "int3")
+    with pytest.raises(ConfigError, match="unknown quantization 'int2'; known: keep, int8"):
+        Quantized(open_checkpoint(str(make_gguf("llama"))), "int2")
     half = tiny.tiny_weights()["blk.0.ffn_up.weight"].astype(np.float16)
     path = make_gguf("llama", "Q8_0", weights={"blk.0.ffn_up.weight": half})
     quantized = Quantized(open_checkpoint(str(path)), "int4")
