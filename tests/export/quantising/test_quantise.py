@@ -90,6 +90,19 @@ def test_matrices_of_levels_are_the_same_in_more_bits(make_gguf: Callable[..., A
     assert even.format("lm_head.weight") == quantized.format("lm_head.weight")
 
 
+@pytest.mark.parametrize(
+    ("device", "kept"), [("cpu", "q3_nl"), ("ort", "q5_0"), ("portable", "f32")]
+)
+def test_devices_keep_three_bits_or_the_same_weights(
+    make_gguf: Callable[..., Any], tmp_path: Path, device: str, kept: str
+) -> None:
+    source = str(make_gguf("llama"))
+    report = export(ExportConfig(source, tmp_path / "b", "int3", device_target=device))
+    formats = report.manifest.target.tensor_formats
+    assert formats["layers.0.mlp.up_proj.weight"] == kept
+    assert report.manifest.verification["top1_agreement"] == 1
+
+
 @pytest.mark.parametrize("name", FORMAT_NAMES)
 def test_fields_have_the_formats_shapes(name: str) -> None:
     plain = quantize_rows(draw("normal")[:3], FORMATS[name])

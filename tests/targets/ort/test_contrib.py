@@ -20,7 +20,7 @@ from edgedec.export.to_onnx.runners import PortableRunner
 from edgedec.export.weights_file import WEIGHTS_FILE
 from edgedec.models.errors import UnsupportedModelError
 from edgedec.models.graph import ATTENTION_BIAS, LOGITS
-from edgedec.models.quant import FORMATS, PlainTensor
+from edgedec.models.quant import EVEN_FORMATS, FORMATS, PlainTensor
 from edgedec.models.reference import ReferenceModel
 from edgedec.targets.ort import export_contrib as contrib
 
@@ -29,7 +29,7 @@ from ...export.conftest import even_weights
 GgufMaker = Callable[..., Path]
 TOKENS = [7, 200, 31, 31, 8, 150, 99, 4, 260, 61]
 TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F16"]
-QUANTISED = [name for name, fmt in FORMATS.items() if not fmt.is_float]
+QUANTISED = [name for name in EVEN_FORMATS if not FORMATS[name].is_float]
 
 
 def random_plain(name: str, n: int, k: int) -> PlainTensor:
