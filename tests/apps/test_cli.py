@@ -76,7 +76,7 @@ def test_version(cli: Cli) -> None:
         ["run", "b.edgedec", "text", "--logit-bias", "a=1"],
         ["run", "b.edgedec", "text", "--unknown"],
         ["export", "model.gguf"],
-        ["export", "model.gguf", "-o", "b", "--quant", "int3"],
+        ["export", "model.gguf", "-o", "b", "--quant", "int2"],
         ["export", "model.gguf", "-o", "b", "--hidden-layers", "3;4"],
         ["export", "model.gguf", "-o", "b", "--context", "0"],
         ["inspect"],

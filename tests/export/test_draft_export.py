@@ -264,7 +264,7 @@ def test_options_that_make_no_sense(make_gguf: GgufMaker, tmp_path: Path) -> Non
     source, destination = make_gguf("llama"), tmp_path / "b"
     (tmp_path / "binary").write_bytes(b"\0" * 100)
     for options, message in (
-        ({"quantization": "int3"}, "unknown quantization"),
+        ({"quantization": "int2"}, "unknown quantization"),
         ({"head_size": -1}, "draft head size"),
         ({"corpus": tmp_path / "nowhere"}, "nowhere"),
         ({"head_size": 2}, "no room for the 3 special tokens"),
