@@ -43,16 +43,26 @@ class TrackedText:
     def report(self, text: str, cursor: int, now_s: float) -> bool:
         """Takes what the application says; returns whether that replaced the copy.
 
-        A report that lacks the latest keys is stale for a moment, and changes nothing.
+        A report that lacks the latest keys is stale for a moment, and changes nothing. Its cursor
+        may be older than its text: Firefox reports so on a busy machine. Keys and clicks that move
+        the cursor call `lose`, so there is no other reason for such a cursor.
         """
         state = text[:cursor][-_LONGEST:], text[cursor:][:_LONGEST]
         if state == (self.before, self.after):
             return False
-        if state in self._states and now_s - self._changed_s < _STALE_S:
+        if now_s - self._changed_s < _STALE_S and self._is_recent(state):
             return False
         self.lose()
         self.before, self.after = state
         return True
+
+    def _is_recent(self, state: tuple[str, str]) -> bool:
+        """Says whether text and cursor are each those of a recent state."""
+        before, after = state
+        recent = [*self._states, (self.before, self.after)]
+        return any(len(before) == len(b) for b, _ in recent) and any(
+            before + after == b + a for b, a in recent
+        )
 
     def _change(self, before: str, after: str, now_s: float) -> None:
         self._states.append((self.before, self.after))

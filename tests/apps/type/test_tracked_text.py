@@ -49,6 +49,16 @@ def test_reports_far_behind_a_fast_typist() -> None:
     assert state(text) == (typed, "")
 
 
+def test_a_cursor_that_is_older_than_its_text_is_stale() -> None:
+    text, typed = TrackedText(), "The capital"
+    for i, character in enumerate(typed):
+        text.type(character, i / 20)
+    assert not text.report("The", 2, 0.6)  # as Firefox did on a busy machine
+    assert not text.report("The", 3, 0.6)
+    assert not text.report(typed, 10, 0.6)
+    assert state(text) == (typed, "")
+
+
 def test_other_text_replaces_the_copy_at_once(text: TrackedText) -> None:
     text.type("s", 1.0)
     assert text.report("something else", 4, 1.0)
