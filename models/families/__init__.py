@@ -95,10 +95,14 @@ class Family(Protocol):
         """Returns every weight the recipe reads: our name -> its shape and where it lies."""
 
 
-@functools.cache
 def known_families() -> tuple[str, ...]:
     """Returns the names of all families, sorted."""
-    names = (module.name for module in pkgutil.iter_modules(__path__))
+    return _families_in(tuple(__path__))
+
+
+@functools.cache
+def _families_in(folders: tuple[str, ...]) -> tuple[str, ...]:
+    names = (module.name for module in pkgutil.iter_modules(folders))
     return tuple(sorted({*_ALIASES, *(name for name in names if not name.startswith("_"))}))
 
 

@@ -21,12 +21,8 @@ from pieces import run_tries
 from edgedec.kernels import cpu, embed_op, library
 from edgedec.models.quant import FORMATS, PlainTensor, QuantFormat, ScaleKind
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/doors"))
-import attention_op
-import experts_op
-import head_norm_op
-import linear_op
-import row_stats_op
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.doors import attention_op, experts_op, head_norm_op, linear_op, row_stats_op
 
 Array = npt.NDArray[Any]
 GUARD, N_GUARDS = 0xA5, 256
