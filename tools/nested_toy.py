@@ -145,7 +145,7 @@ def cost(logits: Tensor, pieces: Tensor) -> Tensor:
 
 
 def trained_toy(text: Tensor, steps: int, choose: Callable[[int], dict[str, float]]) -> Toy:
-    """Returns a toy, each step of which trained the part that ``choose`` says."""
+    """Returns a toy. Each step trained one part, which ``choose`` names."""
     torch.manual_seed(0)
     toy, at = Toy(), iter(range(steps))
     train(

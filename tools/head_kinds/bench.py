@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -204,7 +205,7 @@ def pass_bytes(bundle: Path) -> int:
     )
 
 
-def figures(setting: Setting, kind: str, head: TorchWeights) -> dict[str, object]:
+def figures(setting: Setting, kind: str, head: TorchWeights) -> dict[str, Any]:
     """Returns what is measured of a trained head."""
     known = setting.texts.token_ids, setting.texts.head_ids, N_STEPS
     answers = setting.answers
@@ -227,7 +228,7 @@ def figures(setting: Setting, kind: str, head: TorchWeights) -> dict[str, object
     }
 
 
-def table(results: Mapping[str, Mapping[str, object]]) -> str:
+def table(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the results as a table, the most tokens for its cost first."""
     lines = [
         "| kind | tokens learned from | size | right by depth | in 4 bits | tokens per pass | "
@@ -235,15 +236,15 @@ def table(results: Mapping[str, Mapping[str, object]]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
 
-    def worth(item: tuple[str, Mapping[str, object]]) -> float:
-        of = item[1]
-        return -of["tokens_per_pass"][-1] / (1 + of["passes"])  # type: ignore[index, operator]
+    def worth(item: tuple[str, Mapping[str, Any]]) -> float:
+        _, of = item
+        return -float(of["tokens_per_pass"][-1] / (1 + of["passes"]))
 
     for kind, of in sorted(results.items(), key=worth):
         plain, four = (in_percent(of[key]) for key in ("by_depth", "four_bits"))
         lines.append(
-            f"| `{kind}` | {of['n_tokens']:,} | {of['n_bytes'] / 1e6:.1f} MB | {plain} | {four} | "  # type: ignore[operator]
-            f"{of['tokens_per_pass'][-1]:.2f} | {of['passes']:.2f} |"  # type: ignore[index]
+            f"| `{kind}` | {of['n_tokens']:,} | {of['n_bytes'] / 1e6:.1f} MB | {plain} | {four} | "
+            f"{of['tokens_per_pass'][-1]:.2f} | {of['passes']:.2f} |"
         )
     return "\n".join(lines)
 
