@@ -316,6 +316,7 @@ class Autocompleter:
             method=self._config.method,
             prefix=half_word,
             prefill_pass_ms=_PASS_MS,
+            is_one_of_many=True,
         )
 
     def _on_chunk(self, phase: str, done: int, total: int) -> None:

@@ -49,6 +49,7 @@ class OutputOptions:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     seed: int = 0
     ignore_eos: bool = False
+    is_one_of_many: bool = False
 
     def request(self, method: str, n_tokens: int, prediction: str = "") -> GenerationConfig:
         """Returns the request for at most ``n_tokens`` by ``method``."""
@@ -57,6 +58,7 @@ class OutputOptions:
             sampling=self.sampling,
             seed=self.seed,
             ignore_eos=self.ignore_eos,
+            is_one_of_many=self.is_one_of_many,
             method=method,
             prediction=prediction,
         )

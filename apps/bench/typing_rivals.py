@@ -58,9 +58,10 @@ def compare(
     """
     missing: dict[str, str] = {}
     spec = {"threads": n_threads, "context": engine.context, "ids": list(requests[0][:16])}
+    options = OutputOptions(ignore_eos=True, is_one_of_many=True)
     with ExitStack() as stack:
         methods = {
-            name: Method(config.method, loaded, OutputOptions(ignore_eos=True), keeps_prompts=True)
+            name: Method(config.method, loaded, options, keeps_prompts=True)
             for name, loaded in {"edgedec": engine, **others}.items()
         }
         workers = {

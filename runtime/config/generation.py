@@ -87,6 +87,8 @@ class GenerationConfig:
     priority: interactive if somebody waits for the text: its passes go before those of batches.
         batch if nobody does. None leaves it to the call: `Engine.generate_many` and
         `Engine.best_of` are batches. The text is the same.
+    is_one_of_many: short texts follow one another, and the sum of their times counts: a text may
+        lose more of the time that drafts saved before. The text is the same.
     prefix: text that the output begins with, in tokens of the model's choice; it is part of the
         output. For a prompt that would end in the middle of a word.
     prediction: text that the output is likely to repeat, with changes, such as the file that an
@@ -131,6 +133,7 @@ class GenerationConfig:
     prefill_pass_ms: float = PASS_MS
     prefix_group: str = ""
     priority: str | None = None
+    is_one_of_many: bool = False
     prefix: str = ""
     prediction: str = ""
     logprobs: int | None = None
@@ -147,7 +150,8 @@ class GenerationConfig:
         stop_token_ids = checked_counts("stop_token_ids", self.stop_token_ids)
         object.__setattr__(self, "stop", checked_texts("stop", self.stop))
         object.__setattr__(self, "stop_token_ids", stop_token_ids)
-        check_type("ignore_eos", self.ignore_eos, bool, "true or false")
+        for name in ("ignore_eos", "is_one_of_many"):
+            check_type(name, getattr(self, name), bool, "true or false")
         for name in ("method", "verifier"):
             if not isinstance(value := getattr(self, name), str | None):
                 raise ConfigError(f"{name} is {shown(value)}, expected a name or None")

@@ -45,6 +45,7 @@ class Settings(TypedDict, total=False):
     prefill: str
     prefill_pass_ms: float
     prefix_group: str
+    is_one_of_many: bool
     priority: str | None
     prefix: str
     prediction: str

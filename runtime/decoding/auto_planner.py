@@ -22,6 +22,7 @@ from edgedec.runtime.decoding.decisions import Decision, DecisionLog
 from edgedec.runtime.decoding.draft_length import (
     ASKING_STAKE,
     HORIZON,
+    LENT,
     LEVELS,
     MAX_NODES,
     NOTHING_PAYS,
@@ -169,13 +170,15 @@ class AutoPlanner:
         )
         return team if self.team is None else replace(team, together=self.team.begin(prompt))
 
-    def worth(self, name: str) -> Worth:
+    def worth(self, name: str, is_one_of_many: bool = False) -> Worth:
         """Returns whether asking a drafter is worth it where another text begins.
 
-        What earlier texts say counts half, as texts differ.
+        What earlier texts say counts half, as texts differ. Many short ones are parts of one.
         """
         known = self.known_worth.get(name)
-        return Worth() if known is None else Worth(known.cost, (known.purse + PURSE) / 2)
+        if known is None:
+            return Worth()
+        return Worth(known.cost, known.purse if is_one_of_many else (known.purse + PURSE) / 2)
 
     def close(self) -> None:
         self.drafters.close()
@@ -223,7 +226,9 @@ class AutoPlanning(Planning):
         self._model: _Model | None = None  # that drafted in this round
         self._shown: IsolatedModelDrafting | None = None  # that drafted last
         self._held: DepthAcceptance | None = None
-        self._ledger = Ledger(planner.credits.get(self._group, 0.0))
+        self._ledger = Ledger(
+            planner.credits.get(self._group, 0.0), LENT if prompt.is_one_of_many else 0.0
+        )
         self._free_ledger = Ledger()  # of rounds in which no model drafted
         self._costs = planner.costs.of(TARGET)
         self._own_costs: CostTable | None = None  # where others share the passes
@@ -259,7 +264,7 @@ class AutoPlanning(Planning):
         self._free = [(drafter.name, drafter) for drafter in team.free]
         if team.together is not None:
             self._free.append((TEAM, team.together))
-        self._worth = {name: planner.worth(name) for name, _ in self._free}
+        self._worth = {name: planner.worth(name, prompt.is_one_of_many) for name, _ in self._free}
         if MTP in self._worth:
             self._worth[MTP].cost = planner.mtp_share
 

@@ -8,7 +8,9 @@ millisecond. Promises come from what was accepted of late; what was not tried fo
 in again, and the ledger pays for finding out.
 
 So a text of n tokens takes at most `1 + OVERDRAFT + STAKE / n` of plain decoding's time, beyond
-credit and errors in what passes were expected to take. `tools/draft_replay` chose the constants.
+credit and errors in what passes were expected to take. One of many short texts may spend `LENT` of
+its credit at once: it has no time to earn anything, and what counts is the sum.
+`tools/draft_replay` chose the other constants.
 
 Sources: conservative bandits (Wu et al., 2016; Kazerouni et al., 2017) for the ledger; goodput
 (SmartSpec, Liu et al., 2024, section 4) and trees by value (DySpec, Xiong et al., 2025, section 4)
@@ -32,6 +34,8 @@ ASKING_STAKE = 0.2
 """Plain steps that may be lost before drafters are asked no more; what is left is for drafts."""
 MAX_CREDIT = 0.015
 """Share of plain decoding's time that a request may lose besides, of what earlier ones saved."""
+LENT = 1.0
+"""Plain steps of what earlier requests saved that one of many short ones may lose at once."""
 MEMORY = 0.95
 """What a round leaves of the evidence of those before it."""
 PRIOR = 0.7
@@ -54,9 +58,10 @@ class Ledger:
     Each round counts in milliseconds, at what passes cost in that round.
     """
 
-    def __init__(self, credit: float = 0.0) -> None:
-        """credit: of earlier requests. Units: plain steps."""
+    def __init__(self, credit: float = 0.0, lent: float = 0.0) -> None:
+        """credit: of earlier requests. lent: of it, may be lost at once. Units: plain steps."""
         self.credit = credit
+        self.lent = lent
         self.spent_ms = self.plain_ms = 0.0
 
     def allowance(self, step_ms: float, stake: float) -> float:
@@ -65,7 +70,7 @@ class Ledger:
         step_ms: of plain decoding, now. stake: `STAKE` for drafts, `ASKING_STAKE` for questions.
         """
         plain_ms = self.plain_ms + step_ms
-        credit_ms = min(self.credit * step_ms, MAX_CREDIT * plain_ms)
+        credit_ms = min(self.credit * step_ms, MAX_CREDIT * plain_ms + self.lent * step_ms)
         return (1 + OVERDRAFT) * plain_ms + stake * step_ms + credit_ms - self.spent_ms
 
     def add(self, n_emitted: int, taken_ms: float, step_ms: float) -> None:

@@ -55,6 +55,7 @@ class Speculative(DecodingStrategy):
                 state.sequence,
                 state.mask is not None,
                 state.prediction,
+                state.config.is_one_of_many,
             ),
             state.clock.now_s,
         )

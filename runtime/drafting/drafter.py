@@ -71,6 +71,7 @@ class DraftPrompt:
     has_grammar: the output has to follow one.
     prediction: what the output is expected to repeat, with changes; see
         `GenerationConfig.prediction`.
+    is_one_of_many: see `GenerationConfig.is_one_of_many`.
 
     Shapes: hidden [n, hidden_size] float32, n at most len(tokens).
     """
@@ -80,6 +81,7 @@ class DraftPrompt:
     target: TokenSequence | None = None
     has_grammar: bool = False
     prediction: Sequence[int] = ()
+    is_one_of_many: bool = False
 
     @property
     def group(self) -> str:

@@ -15,7 +15,10 @@ import pytest
 from edgedec.autocomplete import AutocompleteConfig, Autocompleter, Document, Offer, autocompleter
 from edgedec.models.errors import ConfigError, SessionError
 from edgedec.runtime.backends import running_passes as running_passes
+from edgedec.runtime.config import GenerationConfig
 from edgedec.runtime.engine.engine import Engine
+from edgedec.runtime.engine.stream import Stream
+from edgedec.runtime.sequences.prefill import Progress
 from edgedec.runtime.text.tokenizer import Tokenizer
 
 from ..runtime.conftest import ToyModel
@@ -29,6 +32,20 @@ def test_offers_the_rest_of_the_line(engine: Engine) -> None:
         assert (offer.text, offer.is_complete) == ("quick brown fox", True)
         assert offer.probability > 0.9
         assert offer.ms > 0
+
+
+def test_suggestions_are_many_short_texts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[GenerationConfig] = []
+    stream = engine.stream
+
+    def recording(prompt: list[int], request: GenerationConfig, on_chunk: Progress) -> Stream:
+        requests.append(request)
+        return stream(prompt, request, on_chunk)
+
+    monkeypatch.setattr(engine, "stream", recording)
+    with Autocompleter(engine) as completer:
+        assert offered(completer.update(at(4)))
+    assert [request.is_one_of_many for request in requests] == [True]
 
 
 def test_a_block_goes_to_where_the_model_is_unsure(engine: Engine) -> None:

@@ -345,6 +345,32 @@ def test_free_drafters_that_gain_nothing_cost_little_besides_what_a_model_lost(
     assert 100 / (10 * rate) <= 100 * (1 + OVERDRAFT) + ASKING_STAKE + STAKE
 
 
+@pytest.mark.parametrize("is_one_of_many", [False, True])
+def test_a_wrong_draft_ends_drafting_in_a_short_text_unless_it_is_one_of_many(
+    is_one_of_many: bool,
+) -> None:
+    """Ten texts of nine tokens save time; in the eleventh, only the first draft is wrong."""
+
+    class Late(Oracle):
+        n_texts = 0
+
+        def propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+            is_first = len(context.tokens) == 10
+            self.n_texts += is_first
+            self.right = 0.0 if is_first and self.n_texts > 10 else 1.0
+            return super().propose(context, budget)
+
+    costs = {1: 10.0, 2: 11.5, 4: 13.0, 8: 18.0, 16: 30.0}
+    planner = make([Late(1.0, 0.9, name="lookup")], costs)
+    prompt = DraftPrompt(TEXT[:10], is_one_of_many=is_one_of_many)
+    for _ in range(11):
+        planning = planner.begin(prompt, lambda: 0.0)
+        sizes, _ = play(planning, costs, 3)
+        planning.end()
+    assert sizes[0] > 0
+    assert (sizes[1] > 0) == is_one_of_many
+
+
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
 def test_a_clock_that_jumps_ends_nothing(jump_s: float) -> None:
     now_s = [0.0]

@@ -11,7 +11,9 @@ import pytest
 from edgedec.runtime.decoding.cost_table import CostTable
 from edgedec.runtime.decoding.draft_length import (
     ASKING_STAKE,
+    HORIZON,
     IS_LIMIT,
+    LENT,
     LOOK,
     MAX_CREDIT,
     MAX_NODES,
@@ -87,6 +89,35 @@ def test_what_was_saved_at_low_costs_is_worth_less_at_high_ones() -> None:
     ledger = Ledger()
     ledger.add(8, 20.0, 10.0)
     assert ledger.allowance(20.0, 0.5) == pytest.approx((1 + OVERDRAFT) * 100 + 10 - 20)
+
+
+@pytest.mark.parametrize(("credit", "lent"), [(50.0, LENT), (0.2, 0.2)])
+def test_one_of_many_texts_may_lose_at_once_what_earlier_ones_saved(
+    credit: float, lent: float
+) -> None:
+    ledger = Ledger(credit, LENT)
+    at_once = (1 + OVERDRAFT) * 10 + STAKE * 10 + lent * 10
+    bit_by_bit = MAX_CREDIT * 10 if credit > LENT else 0.0
+    assert ledger.allowance(10.0, STAKE) == pytest.approx(at_once + bit_by_bit)
+
+
+@pytest.mark.parametrize("n_right", [0, 1, 12])
+def test_many_short_texts_lose_no_more_in_all_than_each_may_alone(n_right: int) -> None:
+    """Drafts are right in the first texts, and wrong ever after."""
+    credit = taken_ms = plain_ms = lost_ms = 0.0
+    for i in range(60):
+        ledger = Ledger(credit, LENT)
+        while ledger.plain_ms < 90:
+            draft = verified(chain(15, 0.95), {}, STEEP, 0.0, ledger.allowance(10.0, STAKE), 15)
+            n_held = draft.n_nodes if i < n_right else 0
+            ledger.add(1 + n_held, STEEP.ms(draft.n_nodes + 1), 10.0)
+        saved_ms = ledger.plain_ms - ledger.spent_ms
+        credit = min(max(credit + saved_ms / 10, 0.0), HORIZON)
+        taken_ms, plain_ms = taken_ms + ledger.spent_ms, plain_ms + ledger.plain_ms
+        lost_ms = max(lost_ms, -saved_ms - OVERDRAFT * ledger.plain_ms)
+    assert lost_ms <= (STAKE + LENT + MAX_CREDIT * 9) * 10 + 1e-9
+    assert taken_ms - plain_ms <= OVERDRAFT * plain_ms + 60 * STAKE * 10
+    assert (lost_ms > STAKE * 10) == (n_right > 0)
 
 
 def test_plain_decoding_is_always_permitted() -> None:
