@@ -39,7 +39,7 @@ def initial(
         for i in range(n_steps)
     }
     return (
-        layer_of(of_model)
+        layer_of(of_model, rng)
         | heads
         | {
             "block.weight": np.zeros((wide, wide), np.float32),

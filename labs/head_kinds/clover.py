@@ -30,7 +30,7 @@ def initial(of_model: Mapping[str, Float32], rng: np.random.Generator) -> dict[s
     """Returns what training begins with."""
     norm = of_model["norm.weight"]
     size = len(norm)
-    zeros, learned = np.zeros(size, np.float32), layer_of(of_model)
+    zeros, learned = np.zeros(size, np.float32), layer_of(of_model, rng)
     for name in (_FIRST, _LATER):
         learned |= {f"{name}.norm.weight": np.ones(size, np.float32)}
         learned |= {f"{name}.{part}.weight": passing(rng, size) for part in "qk"}
@@ -45,10 +45,13 @@ class Clover(Kind):
     """The head of Clover-2, with one augmenting layer."""
 
     def forward(self, tokens: Tensor, hidden: Tensor, n_steps: int) -> list[Tensor]:
-        """Returns the logits of each step."""
-        ops = TorchHeadOps(self, tokens, hidden, [])
-        token = ops.embed("embed_tokens.weight")
-        before = functional.pad(self.states(hidden), (0, 0, 1, 0))[:, :-1]
+        """Returns the logits of each step, but for the first token, which has no state before it.
+
+        If zeros stood for that state, norms and cosines would have gradients of 1e19 there, and
+        nothing would be learned.
+        """
+        ops = TorchHeadOps(self, tokens[:, 1:], hidden[:, 1:], [])
+        token, before = ops.embed("embed_tokens.weight"), self.states(hidden)[:, :-1]
         x = self._remembered(ops, before, token, _FIRST)
         x = mlp_half(ops, self.config, 0, attention_half(ops, self.config, 0, x))
         x = ops.rms_norm(x, "norm.weight")

@@ -29,7 +29,7 @@ _DROPOUT = 0.1
 
 def initial(of_model: Mapping[str, Float32], rng: np.random.Generator) -> dict[str, Float32]:
     """Returns what training begins with: of the LSTM what torch would begin with."""
-    learned, size = layer_of(of_model), len(of_model["norm.weight"])
+    learned, size = layer_of(of_model, rng), len(of_model["norm.weight"])
     del learned["layers.0.input_layernorm.weight"]  # the layer has no norm before its attention
     for i in range(_LAYERS):
         shapes = {"ih": (4 * size, (1 if i else 2) * size), "hh": (4 * size, size)}

@@ -28,7 +28,7 @@ _DOWN = "layers.0.mlp.down_proj.weight"
 
 def initial(of_model: Mapping[str, Float32], rng: np.random.Generator) -> dict[str, Float32]:
     """Returns what training begins with."""
-    learned, size = layer_of(of_model), len(of_model["norm.weight"])
+    learned, size = layer_of(of_model, rng), len(of_model["norm.weight"])
     del learned[_NORM]  # the layer has no norm before its attention
     inner = learned[_DOWN].shape[1]
     learned[_DOWN] = np.concatenate([learned[_DOWN]] * 2)

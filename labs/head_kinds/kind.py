@@ -19,6 +19,9 @@ Float32 = npt.NDArray[np.float32]
 _SPREAD = 0.02
 """Standard deviation of weights that begin at random."""
 
+_ADDED = ("o_proj.weight", "down_proj.weight")
+"""Matrices of a layer whose products are added to its rows."""
+
 STATE_SHARE = 10.0
 """What the distance from states counts, where that of logits counts 1, as published (1 and 0.1)."""
 
@@ -61,9 +64,19 @@ class Kind(TorchWeights):
         return functional.linear(x, self.weight("lm_head.weight"))
 
 
-def layer_of(of_model: Mapping[str, Float32]) -> dict[str, Float32]:
-    """Returns the weights of the model's last layer, to begin with."""
-    return {name: values for name, values in of_model.items() if name.startswith("layers.0.")}
+def layer_of(of_model: Mapping[str, Float32], rng: np.random.Generator) -> dict[str, Float32]:
+    """Returns weights of a layer like the model's last one. At first it adds nothing to its rows.
+
+    The model's own weights would be no good beginning: they are for rows of another size.
+    """
+
+    def begun(name: str, values: Float32) -> Float32:
+        if values.ndim == 1:
+            return np.ones_like(values)
+        return np.zeros_like(values) if name.endswith(_ADDED) else spread(rng, *values.shape)
+
+    of_layer = {name: w for name, w in of_model.items() if name.startswith("layers.0.")}
+    return {name: begun(name, values) for name, values in of_layer.items()}
 
 
 def spread(rng: np.random.Generator, *shape: int) -> Float32:

@@ -19,7 +19,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 from transformers.models.llama import modeling_llama as llama  # noqa: E402
 
 from edgedec.labs.head_kinds import chimera, clover, falcon, fspad, inside  # noqa: E402
-from edgedec.labs.head_kinds.kind import Kind  # noqa: E402
+from edgedec.labs.head_kinds.kind import Kind, layer_of  # noqa: E402
 
 pytestmark = pytest.mark.parity
 
@@ -121,6 +121,16 @@ def check(logits: list[Tensor], wanted: Callable[[int, int], Tensor], first: int
 
 
 @torch.no_grad()
+def test_a_layer_adds_nothing_to_its_rows_at_first(
+    model: tuple[ModelConfig, Weights], of_model: Weights
+) -> None:
+    made = layer_of(of_model, np.random.default_rng(0))
+    weights = {name: torch.from_numpy(values) for name, values in made.items()}
+    rows, oracle = torch.arange(T * model[0].hidden_size).float().view(T, -1), Oracle(model[0])
+    torch.testing.assert_close(oracle.run(oracle.layer(weights), rows), rows, rtol=0, atol=0)
+
+
+@torch.no_grad()
 def test_clover(
     model: tuple[ModelConfig, Weights], of_model: Weights, inputs: tuple[Tensor, Tensor]
 ) -> None:
@@ -139,21 +149,20 @@ def test_clover(
         share = F.cosine_similarity(q.view(-1, width), k.view(-1, width), eps=model[0].rms_norm_eps)
         return x + (v.view(-1, n_heads, width) * share.view(-1, n_heads, 1)).view(v.size())
 
-    before = torch.cat([torch.zeros(1, size), states[:-1]])
-    x = oracle.run(oracle.layer(w), remembered(before, token, "first"))
+    x = oracle.run(oracle.layer(w), remembered(states[:-1], token[1:], "first"))
     carried = [oracle.norm(x, w["norm.weight"])]
     outs = [F.linear(carried[0], w["out.weight"], w["out.bias"])]
     for step in range(1, N):
-        carried.append(remembered(carried[-1][:-1], token[step:], "later"))
-        both = torch.cat([carried[-1], token[step:]], -1)
+        carried.append(remembered(carried[-1][:-1], token[1 + step :], "later"))
+        both = torch.cat([carried[-1], token[1 + step :]], -1)
         outs.append(F.linear(both, w["later_out.weight"], w["later_out.bias"]))
 
     def wanted(step: int, t: int) -> Tensor:
         return F.linear(
-            oracle.norm(outs[step][t - step], w["head_norm.weight"]), w["lm_head.weight"]
+            oracle.norm(outs[step][t - step - 1], w["head_norm.weight"]), w["lm_head.weight"]
         )
 
-    check(kind(tokens, hidden, N), wanted, 0)
+    check(kind(tokens, hidden, N), wanted, 1)
 
 
 @torch.no_grad()
