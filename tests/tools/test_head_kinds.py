@@ -42,6 +42,8 @@ def test_all_kinds_are_trained_and_stay_as_they_were_measured(
     measured = json.loads((folder / "results.json").read_text())
     assert all(0 <= share <= 1 for of in measured.values() for share in of["by_depth"])
     assert all(1 <= tokens <= 4 for of in measured.values() for tokens in of["tokens_per_pass"])
+    assert all(len(of["auto"]) == len(of["alone"]) for of in measured.values())
+    assert all(0.5 < speed < 4 for of in measured.values() for speed in of["alone"])
     assert measured["ppd"]["n_bytes"] < measured["medusa"]["n_bytes"] < measured["hydra"]["n_bytes"]
     assert _run("bench.py", *command).strip() == table.strip()
 

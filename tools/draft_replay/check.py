@@ -1,10 +1,11 @@
-"""Checks `replay.py` against real runs: predicted over measured time of `auto`, on this machine.
+"""Checks `replay.py` against real runs: predicted over measured time, on this machine.
 
     python tools/draft_replay/check.py BUNDLE SET [--draft BUNDLE] [--texts 12] [--repeat 5]
 
-SET is one of `replay.py`'s, recorded from BUNDLE's models. Held-out texts are decoded by `plain`
-and `auto` in turns; medians of each count. The replay gets the costs that the engine measured here.
-Run it on an idle machine. `EDGEDEC_ISA=avx2` takes narrower kernels.
+SET is one of `replay.py`'s, recorded from BUNDLE's models. Held-out texts are decoded by `plain`,
+`auto` and, where the set has light heads, `mtp` in turns; medians of each count. The replay gets
+the costs that the engine measured here. Run it on an idle machine. `EDGEDEC_ISA=avx2` takes
+narrower kernels.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ from edgedec.runtime.opening.options import EngineOptions
 ASK_MS = 0.15
 
 
-def measured_ms(engine: Engine, traces: list[Trace], n_times: int) -> list[dict[str, float]]:
+def measured_ms(
+    engine: Engine, traces: list[Trace], methods: list[str], n_times: int
+) -> list[dict[str, float]]:
     """Returns what each text's tokens behind the first took, by method: medians of all rounds.
 
     Each round begins without what was learned, as a replay does. A text that is not the recorded
     one has no times.
     """
-    taken = [{"plain": list[float](), "auto": list[float]()} for _ in traces]
+    taken = [{method: list[float]() for method in ("plain", *methods)} for _ in traces]
     for _ in range(n_times):
         engine.forget_drafts()
         for trace, times in zip(traces, taken, strict=True):
@@ -47,8 +50,10 @@ def measured_ms(engine: Engine, traces: list[Trace], n_times: int) -> list[dict[
     return [{method: median(ms) for method, ms in times.items()} for times in taken]
 
 
-def machine_of(engine: Engine) -> Machine:
+def measured_machine(engine: Engine) -> Machine:
     """Returns what passes of the engine's models cost here."""
+    for _ in range(3):  # costs become known
+        engine.generate("Name a river.", method="auto", max_new_tokens=32)
     parts = engine.loaded.parts
     book = CostBook(parts.identity)
     target, draft = book.known(TARGET), CostTable({1: 1.0})
@@ -71,25 +76,33 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     arguments = parser.parse_args()
     name, _, drafters = SETS[arguments.set]
+    methods = ["auto", "mtp"] if "mtp" in drafters else ["auto"]
     traces = [t for t in load(HERE / "traces" / f"{name}.npz") if t.is_held_out and len(t) > 16]
-    traces, predicted_ms, auto_ms = traces[: arguments.texts], 0.0, 0.0
+    traces = traces[: arguments.texts]
+    predicted_ms, taken_ms = (dict.fromkeys(methods, 0.0) for _ in range(2))
     with closing(
         load_bundle(arguments.bundle, EngineOptions(draft=arguments.draft or True))
     ) as engine:
-        for _ in range(3):  # costs become known
-            engine.generate("Name a river.", method="auto", max_new_tokens=32)
-        replay = Replay(machine_of(engine), drafters)
+        machine = measured_machine(engine)
+        all_measured = measured_ms(engine, traces, methods, arguments.repeat)
+    for method in methods:
+        replay = Replay(machine, drafters, is_alone=method == "mtp")
         gains = [replay.play(trace) for trace in traces]
-        all_measured = measured_ms(engine, traces, arguments.repeat)
-    for trace, gain, measured in zip(traces, gains, all_measured, strict=True):
-        if not measured:
-            print(f"{trace.kind:14} another text than was recorded; left out")
-            continue
-        predicted_ms += measured["plain"] / gain
-        auto_ms += measured["auto"]
-        real = measured["plain"] / measured["auto"]
-        print(f"{trace.kind:14} predicted {gain:.3f}  measured {real:.3f}")
-    print(f"predicted over measured time: {predicted_ms / auto_ms:.3f}")
+        for trace, gain, measured in zip(traces, gains, all_measured, strict=True):
+            if not measured:
+                print(f"{trace.kind:14} another text than was recorded; left out")
+                continue
+            predicted_ms[method] += measured["plain"] / gain
+            taken_ms[method] += measured[method]
+            real = measured["plain"] / measured[method]
+            print(f"{trace.kind:14} {method}: predicted {gain:.3f}  measured {real:.3f}")
+    for method in methods:
+        plain = sum(measured["plain"] for measured in all_measured if measured)
+        print(
+            f"{method}: predicted over measured time {predicted_ms[method] / taken_ms[method]:.3f}"
+            f", speed predicted {plain / predicted_ms[method]:.3f}"
+            f", measured {plain / taken_ms[method]:.3f}"
+        )
 
 
 if __name__ == "__main__":

@@ -284,13 +284,20 @@ class _Timed:
 
 @dataclass
 class Replay:
-    """One set of drafters on one machine: an engine that plays texts one after the other."""
+    """One set of drafters on one machine: an engine that plays texts one after the other.
+
+    mtp_share: of a pass over one row, what light heads take. n_beside: rows that go through the
+    model beside each row, for them. is_alone: no drafter is asked but those of ``drafters``.
+    """
 
     machine: Machine
     drafters: tuple[str, ...] = ()
     make: Any = AutoPlanner
     seed: int = 0
     costs: Any = KnownCosts
+    mtp_share: float = MTP_SHARE
+    n_beside: int = 0
+    is_alone: bool = False
     n_rounds: int = 0
     n_tokens: int = 0
     _n_written: int = field(default=0, init=False)  # tokens, of the latest text
@@ -300,11 +307,13 @@ class Replay:
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(self.seed)
         self._time = Time(self._rng)
-        free: list[Any] = [PromptLookup(), Trigrams(), TokenRecycling()]
+        free: list[Any] = []
+        if not self.is_alone:
+            free = [PromptLookup(), Trigrams(), TokenRecycling()]
         share = 0.0
         if "mtp" in self.drafters:
             free.append(Mtp(is_bound_to_likeliest=True))
-            share = MTP_SHARE
+            share = self.mtp_share + self._beside_ms(1) / self.machine.target[1]
         models = {"draft": RecordedDrafter()} if "draft" in self.drafters else {}
         planner: Planner = self.make(free, self.costs(self.machine), models, share)
         team: Any = getattr(planner, "team", None)
@@ -350,7 +359,7 @@ class Replay:
             ms = self._costs.ms(n_rows)
             n_longest = max(pass_.n_rows for pass_, _ in shared)
             if any(pass_.with_mtp for pass_, _ in shared):
-                ms += MTP_SHARE * self._costs.ms(1)
+                ms += self.mtp_share * self._costs.ms(1) + self._beside_ms(n_rows)
             seen_ms = self._time.passes(ms)
             for i, (pass_, trace) in enumerate(shared):
                 rows = self._target.rows(trace, pass_)
@@ -393,13 +402,18 @@ class Replay:
         assert state.tokens == trace.tokens.tolist(), "the text changed"
         decoding.end()
 
+    def _beside_ms(self, n_rows: int) -> float:
+        """Returns what ``n_rows`` rows take longer because of those beside them."""
+        costs = CostTable(dict(self.machine.target))
+        return costs.ms(n_rows * (1 + self.n_beside)) - costs.ms(n_rows)
+
     def _answer(self, pass_: Pass, trace: Trace) -> Rows:
         model: Any = pass_.sequence.model
         rows: Rows = model.rows(trace, pass_)
         costs = self._draft_costs if model.is_draft else self._costs
         ms = costs.ms(pass_.n_rows)
         if pass_.with_mtp:
-            ms += MTP_SHARE * costs.ms(1)
+            ms += self.mtp_share * costs.ms(1) + self._beside_ms(pass_.n_rows)
         rows.ms = self._time.passes(ms)
         if not (model.is_draft or self._is_timed):
             self._time.asks(self.machine.ask_ms)

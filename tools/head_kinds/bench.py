@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from accuracy import in_percent, right, rounded, stored_bytes, tokens_per_pass
+from replayed import Machine, known_costs, mean_speed, speeds, traces_of
 from texts import Answers, read_answers, read_own_texts
 from torch import Tensor
 
@@ -61,6 +62,7 @@ class Setting:
     of_model: Mapping[str, Float32]
     context: int
     n_layers: int
+    machine: Machine
 
     @property
     def plan(self) -> HeadPlan:
@@ -159,7 +161,8 @@ def setting_of(arguments: argparse.Namespace) -> Setting:
     known = replace(known, trained=texts, held_out=[], token_ids=token_ids.astype(np.int64))
     n_layers = len(manifest.target.contract.can.hidden)
     context = max(len(text.tokens) for text in [*texts, *answers.texts])
-    bare = Setting(bundle, known, answers, {}, context, n_layers)
+    machine = known_costs(bundle, folder)
+    bare = Setting(bundle, known, answers, {}, context, n_layers, machine)
     weights = initial_weights(
         BundleWeights(bundle, manifest.target), manifest.target, known, n_layers, bare.plan
     )
@@ -219,12 +222,19 @@ def figures(setting: Setting, kind: str, head: TorchWeights) -> dict[str, Any]:
     is_rounded = any(p.ndim == 2 for p in head.trained().values())
     four = right(head, answers, *known) if is_rounded else plain
     size, read = n_bytes(head, kind, len(setting.texts.head_ids))
-    return {
+    passes = read / pass_bytes(setting.bundle)
+    played = speeds(
+        traces_of(head, answers, *known),
+        setting.machine,
+        passes,
+        n_beside=N_STEPS if kind in _INSIDE else 0,
+    )
+    return played | {
         "by_depth": plain.mean(0).tolist(),
         "four_bits": four.mean(0).tolist(),
         "tokens_per_pass": tokens_per_pass(four),
         "n_bytes": size,
-        "passes": read / pass_bytes(setting.bundle),
+        "passes": passes,
     }
 
 
@@ -232,8 +242,8 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the results as a table, the most tokens for its cost first."""
     lines = [
         "| kind | tokens learned from | size | right by depth | in 4 bits | tokens per pass | "
-        "weights read, in passes |",
-        "|---|---|---|---|---|---|---|",
+        "weights read, in passes | alone, replayed | in `auto`, replayed | `auto` without it |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
 
     def worth(item: tuple[str, Mapping[str, Any]]) -> float:
@@ -242,9 +252,11 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
     for kind, of in sorted(results.items(), key=worth):
         plain, four = (in_percent(of[key]) for key in ("by_depth", "four_bits"))
+        alone, auto, without = (mean_speed(of[key]) for key in ("alone", "auto", "without"))
         lines.append(
             f"| `{kind}` | {of['n_tokens']:,} | {of['n_bytes'] / 1e6:.1f} MB | {plain} | {four} | "
-            f"{of['tokens_per_pass'][-1]:.2f} | {of['passes']:.2f} |"
+            f"{of['tokens_per_pass'][-1]:.2f} | {of['passes']:.2f} | {alone:.2f} | {auto:.2f} | "
+            f"{without:.2f} |"
         )
     return "\n".join(lines)
 
