@@ -8,7 +8,7 @@ import pytest
 from edgedec.runtime.config import SamplingConfig
 from edgedec.runtime.decoding.auto_planner import AutoPlanner, by_value
 from edgedec.runtime.decoding.decisions import Decision, DecisionLog
-from edgedec.runtime.decoding.draft_length import ASKING_STAKE, LOOK, OVERDRAFT, STAKE
+from edgedec.runtime.decoding.draft_length import ASKING_STAKE, LOOK, OVERDRAFT, STAKE, Worth
 from edgedec.runtime.decoding.planner import Planning, RoundTimings
 from edgedec.runtime.drafting.draft_tree import ROOT, DraftTree
 from edgedec.runtime.drafting.drafter import (
@@ -369,6 +369,13 @@ def test_a_wrong_draft_ends_drafting_in_a_short_text_unless_it_is_one_of_many(
         planning.end()
     assert sizes[0] > 0
     assert (sizes[1] > 0) == is_one_of_many
+
+
+def test_who_was_not_worth_asking_rests_on_in_the_next_of_many_texts() -> None:
+    planner = make([Oracle(0.0, 0.9, name="lookup")], FLAT)
+    planner.known_worth["lookup"] = Worth(0.05, -0.05)
+    assert planner.worth("lookup").is_positive
+    assert not planner.worth("lookup", is_one_of_many=True).is_positive
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
