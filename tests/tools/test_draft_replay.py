@@ -62,3 +62,17 @@ def test_an_empty_trace_takes_no_time_and_no_traces_are_no_rows(tmp_path: Path) 
     )
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(TOOL)!r})\n{program}"]
     subprocess.run(command, check=True, cwd=tmp_path)
+
+
+def test_a_head_that_is_never_right_is_hardly_asked(tmp_path: Path) -> None:
+    program = (
+        "import replay, dataclasses; from traces import load\n"
+        "texts = load(replay.HERE / 'traces' / 'smollm2-135m.npz')[:60]\n"
+        "long = [text for text in texts if len(text) > 60]\n"
+        "wrong = [dataclasses.replace(t, mtp_ids=0 * t.mtp_ids + 1) for t in long]\n"
+        "machine = next(m for m in replay.machines(0.13) if m.name == 'orin')\n"
+        "engine = replay.Replay(machine, ('mtp',), is_alone=True)\n"
+        "assert min(engine.play(text) for text in wrong) > 0.95\n"
+    )
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(TOOL)!r})\n{program}"]
+    subprocess.run(command, check=True, cwd=tmp_path)

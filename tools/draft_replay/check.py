@@ -52,8 +52,9 @@ def measured_ms(
 
 def measured_machine(engine: Engine) -> Machine:
     """Returns what passes of the engine's models cost here."""
-    for _ in range(3):  # costs become known
-        engine.generate("Name a river.", method="auto", max_new_tokens=32)
+    for _ in range(2):  # costs become known, of passes over more rows in the longer texts
+        for prompt in ("Name a river.", "Count from 1 to 40.", "Write a Python class."):
+            engine.generate(prompt, method="auto", max_new_tokens=96)
     parts = engine.loaded.parts
     book = CostBook(parts.identity)
     target, draft = book.known(TARGET), CostTable({1: 1.0})

@@ -317,6 +317,8 @@ class Replay:
         models = {"draft": RecordedDrafter()} if "draft" in self.drafters else {}
         planner: Planner = self.make(free, self.costs(self.machine), models, share)
         team: Any = getattr(planner, "team", None)
+        if self.is_alone:  # what is not compiled is asked by itself
+            (team,) = free
         self._is_timed = team is not None
         if team is not None:
             begin = team.begin
