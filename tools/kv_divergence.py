@@ -4,13 +4,16 @@ python tools/kv_divergence.py float16.edgedec k5v4.edgedec text.txt --tokens 204
 python tools/kv_divergence.py float16.edgedec k5v4.edgedec text.txt --tokens 16384 --needles 10
 
 With ``--needles``, numbers are hidden in the text, evenly spaced, and then asked for. With
-``--gguf``, llama.cpp reads the text, too: its KV cache of q4_0 against its own of float16.
+``--rounded-session``, the first bundle reads once more, and a session file with rounded rows keeps
+the tokens before those that count. With ``--gguf``, llama.cpp reads the text, too: its KV cache of
+q4_0 against its own of float16.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +23,7 @@ import numpy.typing as npt
 
 import edgedec
 from edgedec.runtime.sequences.sequence import TokenSequence
+from edgedec.runtime.sequences.session_file import Expected, SavedModel, read_states, write_states
 from edgedec.runtime.sequences.token_tree import TokenTree
 from edgedec.runtime.text.tokenizer import Tokenizer
 
@@ -59,16 +63,20 @@ def read(
     n_scored: int,
     n_rows: int,
     questions: Sequence[Question] = (),
+    session: Path | None = None,
 ) -> Reading:
     """Returns what the bundle predicts after the last ``n_scored`` tokens.
 
     n_rows: of a pass. Each pass writes its rows to the KV cache and reads the earlier ones there.
+    session: file in which rounded rows of the tokens before those are kept meanwhile.
     """
     options = edgedec.EngineOptions(context=len(tokens) + 64)
     with edgedec.load(bundle, options) as engine:
         sequence = engine.new_sequence()
         scored = []
         for begin in range(0, len(tokens), n_rows):
+            if session is not None and begin == len(tokens) - n_scored:
+                keep(sequence, session)
             part = tokens[begin : begin + n_rows]
             first = max(0, len(tokens) - n_scored - begin)  # the first row that counts
             rows = range(min(first, len(part)), len(part))
@@ -79,6 +87,24 @@ def read(
         mb = sequence.nbytes / 1e6
         n_found = sum(is_answered(sequence, question) for question in questions)
         return Reading(np.concatenate(scored), mb, n_found)
+
+
+def keep(sequence: TokenSequence, path: Path) -> None:
+    """Writes the rows of ``sequence`` to ``path``, rounded, and reads them; prints the times."""
+    state, n_tokens = sequence.snapshot(), sequence.n_tokens
+    begin = time.perf_counter()
+    write_states(path, {"target": SavedModel("", state)}, is_rounded=True)
+    written = time.perf_counter()
+    expected = Expected("", n_tokens, max(state.tokens) + 1, state.nbytes, sequence.layout)
+    kept = read_states(path, {"target": expected})["target"].state
+    read_s = time.perf_counter() - written
+    n_bytes = path.stat().st_size
+    print(
+        f"session of {n_tokens} tokens: {n_bytes / 1e6:.2f} MB, {n_bytes / state.nbytes:.3f} of "
+        f"the rows, written in {written - begin:.2f} s, read in {read_s:.3f} s"
+    )
+    sequence.truncate(0)
+    sequence.restore(kept)
 
 
 def read_with_llama_cpp(
@@ -155,14 +181,17 @@ def main() -> None:
     """Reads the command line, and prints a line for each bundle."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("exact", type=Path, help="bundle with a float16 KV cache")
-    parser.add_argument("smaller", type=Path, nargs="+", help="bundles of the same model")
+    parser.add_argument("smaller", type=Path, nargs="*", help="bundles of the same model")
     parser.add_argument("text", type=Path, help="a text, in UTF-8")
     parser.add_argument("--tokens", type=int, default=2048, help="tokens that are read")
     parser.add_argument("--scored", type=int, default=256, help="of those, the last that count")
     parser.add_argument("--rows", type=int, default=256, help="tokens of a pass")
     parser.add_argument("--needles", type=int, default=0, help=f"hidden, up to {len(NAMES)}")
+    parser.add_argument("--rounded-session", type=Path, metavar="FILE", help="written anew")
     parser.add_argument("--gguf", type=Path, help="the same model, for llama.cpp")
     options = parser.parse_args()
+    if options.rounded_session and (options.tokens - options.scored) % options.rows:
+        parser.error("--rounded-session needs whole passes of --rows before those that count")
     with edgedec.load(options.exact) as engine:
         text = options.text.read_text(encoding="utf-8")[: 10 * options.tokens]
         every = engine.tokenizer.encode(text)
@@ -176,6 +205,15 @@ def main() -> None:
         + numbers_found(first, questions),
         flush=True,
     )
+    if options.rounded_session is not None:
+        reading = read(
+            options.exact, tokens, options.scored, options.rows, questions, options.rounded_session
+        )
+        print(
+            f"rounded session: {difference(exact, reading.log_probabilities, following)}"
+            + numbers_found(reading, questions),
+            flush=True,
+        )
     for bundle in options.smaller:
         reading = read(bundle, tokens, options.scored, options.rows, questions)
         print(

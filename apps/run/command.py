@@ -78,12 +78,22 @@ class KeepOptions:
         Path | None,
         option("FILE", "Start from the KV cache saved in FILE, and save it there at the end."),
     ] = None
+    round_session: Annotated[
+        bool,
+        typer.Option(
+            "--round-session",
+            help="Round what --session saves: long texts take a sixth, and what follows them is "
+            "approximate.",
+        ),
+    ] = False
     store: options.Store = None
     adapt: options.Adapt = None
     prefix_disk: options.PrefixDisk = 0
 
     def __post_init__(self) -> None:
         session = self.session
+        if self.round_session and session is None:
+            raise ConfigError("--round-session needs --session")
         if session is not None and not session.parent.is_dir():
             raise ConfigError(f"cannot save {session}: there is no folder {session.parent}")
 
@@ -100,10 +110,14 @@ class KeepOptions:
         """Starts from the saved KV cache, if there is one; says what is kept at its first use."""
         if self.session is not None:
             engine.check_sequential("sessions")
+        if self.round_session:
+            engine.loaded.memory.check_can_round()
         if self.session is not None and self.session.exists():
             n_held = engine.load_session(self.session)
             if not is_silent:
-                note(f"{self.session} holds {n_held} tokens")
+                is_rounded = engine.loaded.memory.is_approximate
+                rest = ", rounded: what follows is approximate" if is_rounded else ""
+                note(f"{self.session} holds {n_held} tokens{rest}")
         note_kept(self.prefix_disk, self.store, self.adapt, self.session)  # no file was refused
 
 
@@ -267,7 +281,7 @@ def _write_one(
     if is_json:
         print_json(stream.result.to_dict())
     if keeping.session is not None:
-        engine.save_session(keeping.session)
+        engine.save_session(keeping.session, is_rounded=keeping.round_session)
     if replay is not None:
         replay.add(stream.token_ids, stream.result.origins)
     if is_interrupted:

@@ -493,21 +493,32 @@ class Engine:
         """Forgets what the KV caches of finished requests hold."""
         self.streams.forget_prompts()
 
-    def save_session(self, path: str | Path, prompt: Sequence[int] | None = None) -> None:
+    def save_session(
+        self,
+        path: str | Path,
+        prompt: Sequence[int] | None = None,
+        *,
+        is_rounded: bool = False,
+    ) -> None:
         """Writes what the KV caches used last hold, or is known of ``prompt``; the draft's too.
 
         Of a stream in progress that is what was computed so far. An older file at ``path`` is
         replaced when all of the new one is on the disk. Only the file's owner may read it, for it
         holds the text.
 
+        is_rounded: Long texts take about a sixth of the space. Keys and values are rounded, so that
+            what follows after `load_session` is approximate. That needs a KV cache of float16 or
+            float32.
+
         Raises:
-            SessionError: The file cannot be written.
+            SessionError: The file cannot be written, or the KV cache not be rounded.
         """
         self.check_sequential("sessions")
+        check_type("is_rounded", is_rounded, bool, "True or False")
         memory, file = self.loaded.memory, checked_path("the session", path)
         known = None if prompt is None else checked_counts("prompt", prompt)
         with self.streams.at_rest():
-            memory.save(file, known)
+            memory.save(file, known, is_rounded=is_rounded)
 
     def load_session(self, path: str | Path) -> int:
         """Makes the KV caches hold what `save_session` wrote; returns the number of tokens.

@@ -3,6 +3,9 @@
 Layout, little-endian: magic (8 bytes), version (4), bytes of the header (4), SHA-256 of the header
 (32), the header as JSON, zeros up to a whole page; then the arrays in the header's order, each
 padded with zeros to whole pages. The header states the SHA-256 of everything behind itself.
+
+Files of version 2 hold rounded rows. Each of their arrays consists of parts, which follow each
+other: tokens, bytes, and whether they are what `rounded_rows` makes.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ import json
 import os
 import stat
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, takewhile
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +27,13 @@ import numpy.typing as npt
 from edgedec.models.errors import LARGER_CONTEXT, SessionError
 from edgedec.models.fields import shown
 from edgedec.models.model_entry import MODEL_KINDS
+from edgedec.runtime.sequences.rounded_rows import (
+    ROUNDED,
+    can_round,
+    check_can_round,
+    restored,
+    rounded,
+)
 from edgedec.runtime.sequences.state import (
     TOKEN_AXIS,
     KVRows,
@@ -31,10 +42,12 @@ from edgedec.runtime.sequences.state import (
     check_layout,
     is_latest,
 )
+from edgedec.runtime.text.common_prefix import common_prefix
 from edgedec.system.files import replacing
 
 MAGIC = b"edgedkv\n"
 VERSION = 1
+ROUNDED_VERSION = 2
 PAGE = 4096
 
 _PREAMBLE = struct.Struct("<8sII32s")
@@ -48,10 +61,14 @@ _DTYPES = ("<f2", "<f4", "|i1", "|u1", "<i2", "<i4", "<i8")
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model's state, complete, and the fingerprint of the model."""
+    """A model's state, complete, and the fingerprint of the model.
+
+    is_rounded: it was read from a file that has rounded rows of it.
+    """
 
     fingerprint: str
     state: SessionState
+    is_rounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,23 +88,44 @@ class Expected:
     look_back: int = 0
 
 
-def write_states(path: Path, models: Mapping[str, SavedModel], *, is_durable: bool = True) -> None:
+def write_states(
+    path: Path,
+    models: Mapping[str, SavedModel],
+    *,
+    is_durable: bool = True,
+    is_rounded: bool = False,
+) -> None:
     """Writes the states of ``models``, by role, all or nothing: an older file stays until then.
 
     is_durable: a power cut leaves the older file or the new one; else it may leave a damaged one.
+    is_rounded: keys and values are rounded. What the older file has rounded of the same texts
+        stays as it is there, so that nothing is rounded twice.
 
     Raises:
-        SessionError: The file cannot be written.
+        SessionError: The file cannot be written, or not be rounded.
     """
+    if is_rounded:
+        check_can_round(models["target"].state.layout)
+    parts = {
+        role: _parts_of(saved, _rounded_before(path, role, saved) if is_rounded else None)
+        for role, saved in models.items()
+    }
+    header = {
+        "models": {
+            role: _model_header(saved, parts[role], is_rounded) for role, saved in models.items()
+        }
+    }
     arrays = [
-        np.ascontiguousarray(rows) for m in models.values() for rows in m.state.kv_rows.values()
+        [_bytes_of(part.content) for part in of_array]
+        for of_model in parts.values()
+        for of_array in of_model.values()
     ]
-    header = {"models": {role: _model_header(saved) for role, saved in models.items()}}
     n_header = len(_encode(header, "0" * 64))
     digest = hashlib.sha256(bytes(_padding(_PREAMBLE.size + n_header)))
     for array in arrays:
-        digest.update(_bytes_of(array))
-        digest.update(bytes(_padding(array.nbytes)))
+        for content in array:
+            digest.update(content)
+        digest.update(bytes(_padding(sum(map(len, array)))))
     encoded = _encode(header, digest.hexdigest())
     if len(encoded) > _MAX_HEADER_BYTES:
         raise SessionError(
@@ -96,14 +134,16 @@ def write_states(path: Path, models: Mapping[str, SavedModel], *, is_durable: bo
         )
     try:
         with replacing(path, is_private=True, is_durable=is_durable) as file:
+            version = ROUNDED_VERSION if is_rounded else VERSION
             file.write(
-                _PREAMBLE.pack(MAGIC, VERSION, len(encoded), hashlib.sha256(encoded).digest())
+                _PREAMBLE.pack(MAGIC, version, len(encoded), hashlib.sha256(encoded).digest())
             )
             file.write(encoded)
             file.write(bytes(_padding(_PREAMBLE.size + len(encoded))))
             for array in arrays:
-                file.write(_bytes_of(array))
-                file.write(bytes(_padding(array.nbytes)))
+                for content in array:
+                    file.write(content)
+                file.write(bytes(_padding(sum(map(len, array)))))
     except OSError as error:
         raise SessionError(
             f"cannot write {path}: {error.strerror}; free space or choose another place"
@@ -132,29 +172,63 @@ class _Reader:
         self._path = path
         self._file = file
         self._n_bytes = os.fstat(file.fileno()).st_size
+        self._has_parts = False
 
     def read(self, expected: Mapping[str, Expected]) -> dict[str, SavedModel]:
         n_header, header = self._header()
         models = self._models(header)
         for role in models.keys() & expected.keys():
             self._check_expected(role, models[role], expected[role])
+        stored = self._stored(n_header, header, models, expected)
+        return {
+            role: SavedModel(
+                (model := models[role]).fingerprint,
+                SessionState(
+                    model.tokens, 0, {a.name: self._rows(a, arrays[a.name]) for a in model.arrays}
+                ),
+                any(part.is_rounded for of_array in arrays.values() for part in of_array),
+            )
+            for role, arrays in stored.items()
+        }
+
+    def rounded_before(self, role: str, saved: SavedModel) -> dict[str, list[_Part]]:
+        """Returns the rounded parts of tokens that ``saved`` begins with."""
+        n_header, header = self._header()
+        model = (models := self._models(header)).get(role)
+        if model is None or model.fingerprint != saved.fingerprint:
+            return {}
+        n_common = common_prefix(model.tokens, saved.state.tokens)
+        n_parts = sum(stop <= n_common for stop in accumulate(model.rounded_parts))
+        if n_parts == 0 or model.layout != saved.state.layout:
+            return {}
+        arrays = self._stored(n_header, header, models, (role,))[role]
+        return {name: arrays[name][:n_parts] for name in ROUNDED}
+
+    def _stored(
+        self,
+        n_header: int,
+        header: dict[str, Any],
+        models: Mapping[str, _ModelHeader],
+        roles: Container[str],
+    ) -> dict[str, dict[str, list[_Part]]]:
+        """Returns what the file has of the arrays of ``roles``, undamaged."""
         end = _PREAMBLE.size + n_header
         start = end + _padding(end)
         n_payload = sum(
-            array.nbytes + _padding(array.nbytes)
+            array.n_stored + _padding(array.n_stored)
             for model in models.values()
             for array in model.arrays
         )
         if self._n_bytes != start + n_payload:
             self._fail(f"is {self._n_bytes} bytes, expected {start + n_payload}")
         digest = hashlib.sha256(self._exactly(start - end))
-        states = {}
-        for role, model in models.items():
-            kv_rows = {a.name: self._array(a, digest, role in expected) for a in model.arrays}
-            states[role] = SavedModel(model.fingerprint, SessionState(model.tokens, 0, kv_rows))
+        stored = {
+            role: {a.name: self._array(a, digest, role in roles) for a in model.arrays}
+            for role, model in models.items()
+        }
         if digest.hexdigest() != header["payload_sha256"]:
             self._fail("is damaged: its rows' SHA-256 is not the stated one")
-        return {role: saved for role, saved in states.items() if role in expected}
+        return {role: arrays for role, arrays in stored.items() if role in roles}
 
     def _header(self) -> tuple[int, dict[str, Any]]:
         """Returns the size of the header and what it says."""
@@ -163,8 +237,11 @@ class _Reader:
         magic, version, n_header, digest = _PREAMBLE.unpack(self._exactly(_PREAMBLE.size))
         if magic != MAGIC:
             self._fail(f"begins with {shown(magic)}, expected {shown(MAGIC)}")
-        if version != VERSION:
-            self._fail(f"is of version {version}, this edgedec reads {VERSION}")
+        if version not in (VERSION, ROUNDED_VERSION):
+            self._fail(
+                f"is of version {version}, this edgedec reads {VERSION} and {ROUNDED_VERSION}"
+            )
+        self._has_parts = version == ROUNDED_VERSION
         most = min(_MAX_HEADER_BYTES, self._n_bytes - _PREAMBLE.size)
         if n_header > most:
             self._fail(f"states a header of {n_header} bytes, expected at most {most}")
@@ -200,7 +277,8 @@ class _Reader:
 
     def _array_header(self, role: str, name: str, array: Any, n_tokens: int) -> _ArrayHeader:
         where = f"{role} array {shown(name)}"
-        self._check_keys(array, where, {"dtype", "shape"})
+        has_parts = self._has_parts and name in ROUNDED
+        self._check_keys(array, where, {"dtype", "shape", *(("parts",) if has_parts else ())})
         dtype, shape = array["dtype"], array["shape"]
         if dtype not in _DTYPES:
             self._fail(f"states {where} of {shown(dtype)}, expected one of {', '.join(_DTYPES)}")
@@ -213,7 +291,17 @@ class _Reader:
             is_shape = False
         if not is_shape:
             self._fail(f"states {where} of shape {shown(shape)}, expected {n_tokens} rows")
-        return _ArrayHeader(name, dtype, tuple(shape))
+        plain = _ArrayHeader(name, dtype, tuple(shape))
+        if not has_parts:
+            return plain
+        parts = array["parts"]
+        is_list = isinstance(parts, list) and all(_is_part(part) for part in parts)
+        if not is_list or sum(n for n, _, _ in parts) != n_tokens:
+            self._fail(f"states {where} in parts {shown(parts)}, expected {n_tokens} rows in all")
+        for n, n_bytes, is_rounded in parts:
+            if not is_rounded and n_bytes != plain.of(n).nbytes:
+                self._fail(f"states {where} with {n} rows of {n_bytes} bytes")
+        return replace(plain, parts=tuple(map(tuple, parts)))
 
     def _check_expected(self, role: str, model: _ModelHeader, expected: Expected) -> None:
         if model.fingerprint != expected.fingerprint:
@@ -245,19 +333,41 @@ class _Reader:
         if sum(array.nbytes for array in model.arrays) > most:
             self._fail(f"states more than {most} bytes of {role} rows")
 
-    def _array(self, header: _ArrayHeader, digest: Any, is_wanted: bool) -> npt.NDArray[Any]:
-        """Returns the next array, or an empty one unless it is wanted; hashes it either way."""
-        array = np.empty(header.shape if is_wanted else (0, 0, 0), header.dtype)
-        if is_wanted:
+    def _array(self, header: _ArrayHeader, digest: Any, is_wanted: bool) -> list[_Part]:
+        """Returns the next array, or nothing unless it is wanted; hashes it either way."""
+        parts = []
+        for n, n_bytes, is_rounded in header.stored if is_wanted else ():
+            if is_rounded:
+                array = np.empty(n_bytes, np.uint8)
+            else:
+                array = np.empty(header.of(n).shape, header.dtype)
             view = _bytes_of(array)
-            if self._file.readinto(view) != array.nbytes:  # type: ignore[attr-defined]
+            if self._file.readinto(view) != n_bytes:  # type: ignore[attr-defined]
                 self._fail("was truncated while it was read")
             digest.update(view)
-        else:
-            for start in range(0, header.nbytes, _PIECE):
-                digest.update(self._exactly(min(_PIECE, header.nbytes - start)))
-        digest.update(self._exactly(_padding(header.nbytes)))
-        return array
+            parts.append(_Part(n, is_rounded, array))
+        if not is_wanted:
+            for start in range(0, header.n_stored, _PIECE):
+                digest.update(self._exactly(min(_PIECE, header.n_stored - start)))
+        digest.update(self._exactly(_padding(header.n_stored)))
+        return parts
+
+    def _rows(self, header: _ArrayHeader, parts: Sequence[_Part]) -> npt.NDArray[Any]:
+        """Returns the array that ``parts`` make up."""
+        if len(parts) == 1 and not parts[0].is_rounded:
+            return parts[0].content
+        rows, start = np.empty(header.shape, header.dtype), 0
+        for part in parts:
+            of_part = rows[:, :, start : start + part.n_tokens]
+            if part.is_rounded:
+                try:
+                    restored(part.content.tobytes(), of_part)
+                except ValueError as error:
+                    self._fail(f"has rounded {header.name} that cannot be unpacked ({error})")
+            else:
+                of_part[:] = part.content
+            start += part.n_tokens
+        return rows
 
     def _exactly(self, n_bytes: int) -> bytes:
         piece = self._file.read(n_bytes)
@@ -276,11 +386,35 @@ class _Reader:
         )
 
 
+class _Part(NamedTuple):
+    """Rows of some tokens. content: what was made of them, as bytes, if they are rounded."""
+
+    n_tokens: int
+    is_rounded: bool
+    content: npt.NDArray[Any]
+
+
 @dataclass(frozen=True)
 class _ArrayHeader:
     name: str
     dtype: str
     shape: tuple[int, ...]
+    parts: tuple[tuple[int, int, bool], ...] | None = None
+
+    @property
+    def stored(self) -> tuple[tuple[int, int, bool], ...]:
+        """Tokens, bytes, and whether they are rounded, of each part."""
+        whole = (self.shape[TOKEN_AXIS], self.nbytes, False)
+        return (whole,) if self.parts is None else self.parts
+
+    @property
+    def n_stored(self) -> int:
+        return sum(n_bytes for _, n_bytes, _ in self.stored)
+
+    def of(self, n_tokens: int) -> _ArrayHeader:
+        """Returns that of rows of so many tokens."""
+        shape = (*self.shape[:TOKEN_AXIS], n_tokens, *self.shape[TOKEN_AXIS + 1 :])
+        return _ArrayHeader(self.name, self.dtype, shape)
 
     @property
     def nbytes(self) -> int:
@@ -297,6 +431,16 @@ class _ModelHeader:
     arrays: tuple[_ArrayHeader, ...]
 
     @property
+    def rounded_parts(self) -> list[int]:
+        """Tokens of the first parts, as long as keys and values alike are rounded."""
+        of_arrays = [array.stored for array in self.arrays if array.name in ROUNDED]
+        alike = takewhile(
+            lambda parts: len({n for n, _, _ in parts}) == 1 and all(part[2] for part in parts),
+            zip(*of_arrays, strict=False),
+        )
+        return [parts[0][0] for parts in alike]
+
+    @property
     def layout(self) -> Layout:
         return {
             array.name: (
@@ -307,15 +451,48 @@ class _ModelHeader:
         }
 
 
-def _model_header(saved: SavedModel) -> dict[str, Any]:
+def _model_header(
+    saved: SavedModel, parts: Mapping[str, Sequence[_Part]], has_parts: bool
+) -> dict[str, Any]:
     kv_rows: KVRows = saved.state.kv_rows
+    arrays: dict[str, Any] = {
+        name: {"dtype": rows.dtype.str, "shape": rows.shape} for name, rows in kv_rows.items()
+    }
+    for name in arrays.keys() & set(ROUNDED) if has_parts else ():
+        arrays[name]["parts"] = [
+            (part.n_tokens, part.content.nbytes, part.is_rounded) for part in parts[name]
+        ]
     return {
         "fingerprint": saved.fingerprint,
         "tokens": [int(token) for token in saved.state.tokens],
-        "kv_rows": {
-            name: {"dtype": rows.dtype.str, "shape": rows.shape} for name, rows in kv_rows.items()
-        },
+        "kv_rows": arrays,
     }
+
+
+def _parts_of(saved: SavedModel, before: dict[str, list[_Part]] | None) -> dict[str, list[_Part]]:
+    """Returns what a file has of each array. before: what is rounded already; all stays if None."""
+    kv_rows, n = saved.state.kv_rows, len(saved.state.tokens)
+    parts = {name: [_Part(n, False, np.ascontiguousarray(rows))] for name, rows in kv_rows.items()}
+    if before is None or not can_round(saved.state.layout):
+        return parts
+    n_before = sum(part.n_tokens for part in before.get(ROUNDED[0], ()))
+    if n_before == n > 0:
+        return parts | before
+    new = rounded(kv_rows, n_before, n)
+    for name in ROUNDED:
+        rest = np.frombuffer(new[name], np.uint8) if new else kv_rows[name][:, :, n_before:]
+        last = _Part(n - n_before, bool(new), np.ascontiguousarray(rest))
+        parts[name] = [*before.get(name, ()), last]
+    return parts
+
+
+def _rounded_before(path: Path, role: str, saved: SavedModel) -> dict[str, list[_Part]]:
+    """Returns what the file at ``path`` has rounded of tokens that ``saved`` begins with."""
+    try:
+        with path.open("rb") as file:
+            return _Reader(path, file).rounded_before(role, saved)
+    except (OSError, SessionError):
+        return {}
 
 
 def _encode(header: dict[str, Any], payload_sha256: str) -> bytes:
@@ -328,6 +505,11 @@ def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
 
 def _padding(n_bytes: int) -> int:
     return -n_bytes % PAGE
+
+
+def _is_part(value: Any) -> bool:
+    is_list = isinstance(value, list) and len(value) == 3
+    return is_list and all(_is_count(n) for n in value[:2]) and isinstance(value[2], bool)
 
 
 def _is_count(value: object) -> bool:

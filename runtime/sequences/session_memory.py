@@ -55,6 +55,7 @@ class SessionMemory:
         self._known: dict[str, KnownModel] = {}
         self._pools: dict[str, SequencePool] = {}
         self._waiting: dict[str, SessionState] = {}  # loaded for models not open yet
+        self.is_approximate = False  # whether rounded rows were ever loaded
 
     def know(self, role: str, model: KnownModel) -> None:
         """Learns which model has ``role``, before any session of it is open."""
@@ -112,8 +113,11 @@ class SessionMemory:
         return self.prefix_cache.find(key, text, sequence.layout, sequence.look_back)
 
     def keep(self) -> None:
-        """Writes beginnings of all texts to where they outlive the engine, if there is a place."""
-        if self._files is None:
+        """Writes beginnings of all texts to where they outlive the engine, if there is a place.
+
+        Not where some may be approximate: other programs read them, too.
+        """
+        if self._files is None or self.is_approximate:
             return
         for role, pool in self._open().items():
             if role not in self._known:
@@ -154,10 +158,13 @@ class SessionMemory:
             rows_of = partial(_rows_of, sequence, len(text))
             self._files.insert(expected, sequence.group, text, rows_of)
 
-    def save(self, path: Path, text: Sequence[int] | None = None) -> None:
+    def save(
+        self, path: Path, text: Sequence[int] | None = None, *, is_rounded: bool = False
+    ) -> None:
         """Writes what the sequences used last hold, and what was loaded for models not open yet.
 
         text: write what is known of it instead, wherever that is remembered.
+        is_rounded: see `write_states`.
 
         Raises:
             SessionError: The file cannot be written.
@@ -177,6 +184,7 @@ class SessionMemory:
                 for role, model in self._known.items()
                 if role in states
             },
+            is_rounded=is_rounded,
         )
 
     def load(self, path: Path) -> int:
@@ -191,6 +199,7 @@ class SessionMemory:
         states = read_states(
             path, {role: self._expected(role, self._layout(role)) for role in self._known}
         )
+        self.is_approximate |= any(saved.is_rounded for saved in states.values())
         for role, saved in states.items():
             pool = self._open().get(role)
             if pool is None:
@@ -201,6 +210,14 @@ class SessionMemory:
             self._remember(role, sequence, common_prefix(sequence.tokens, saved.state.tokens))
             sequence.restore(saved.state)
         return len(states[TARGET].state.tokens)
+
+    def check_can_round(self) -> None:
+        """Raises a SessionError unless `save` can round what it writes."""
+        from edgedec.runtime.sequences.rounded_rows import check_can_round
+
+        layout = self._layout(TARGET)
+        if layout is not None:
+            check_can_round(layout)
 
     def _open(self) -> dict[str, SequencePool]:
         return {role: pool for role, pool in self._pools.items() if not pool.model.is_closed}

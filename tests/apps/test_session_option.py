@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from edgedec.export.config import ExportConfig
+from edgedec.export.pipeline import export
+
 Cli = Callable[..., Any]
 PROMPT = "Name the planets of the solar system, one after the other."
 
@@ -45,6 +48,39 @@ def test_a_damaged_session_is_refused_and_left(
     assert path.read_bytes() == b"something dear"
     done = cli("run", smollm2_bundle, PROMPT, "--session", tmp_path / "no" / "folder")
     assert "there is no folder" in done.error
+
+
+def test_a_rounded_session_is_smaller_and_says_so(
+    cli: Cli, smollm2_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    whole, small = tmp_path / "whole.session", tmp_path / "small.session"
+    prompt = "The red kite lives where woods and meadows are. " * 55
+    options = ("run", smollm2_bundle, prompt, "--raw", "-n", 4, "--json")
+    exact = cli(*options, "--session", whole)
+    rounded = cli(*options, "--session", small, "--round-session")
+    assert rounded.json["token_ids"] == exact.json["token_ids"]
+    n_prompt = exact.json["n_prompt_tokens"]
+    assert n_prompt > 520
+    assert small.stat().st_size < 0.4 * whole.stat().st_size
+    again = cli(*options, "--session", small, "--round-session", "--prefix-disk", 50)
+    assert again.json["stats"]["n_reused_tokens"] == n_prompt - 1
+    assert list(tmp_path.rglob("*.kv")) == []  # other runs read exact rows
+    before = small.read_bytes()
+    shown = cli("run", smollm2_bundle, prompt, "--raw", "-n", 4, "--session", small)
+    assert "tokens, rounded: what follows is approximate" in shown.err
+    small.write_bytes(before[:-1] + b"\1")
+    assert "SHA-256" in cli(*options, "--session", small).error
+    assert "needs --session" in cli(*options, "--round-session").error
+
+
+def test_only_floats_are_rounded(cli: Cli, small_model: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "int8.edgedec"
+    export(ExportConfig(str(small_model), bundle, kv_format="int8"))
+    path = tmp_path / "a.session"
+    done = cli("run", bundle, "Hi", "-n", 1, "--raw", "--session", path, "--round-session")
+    assert "this KV cache cannot be rounded (keys |i1" in done.error
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(("size", "is_remembered"), [(64, True), (0, False)])

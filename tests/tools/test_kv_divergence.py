@@ -38,7 +38,8 @@ def test_a_smaller_cache_differs_and_an_equal_one_does_not(
             same,
             smaller,
             text,
-            *["--tokens", "200", "--scored", "40", "--rows", "64", "--needles", "2"],
+            *["--tokens", "232", "--scored", "40", "--rows", "64", "--needles", "2"],
+            *["--rounded-session", tmp_path / "short.session"],
         ],
         capture_output=True,
         text=True,
@@ -49,8 +50,9 @@ def test_a_smaller_cache_differs_and_an_equal_one_does_not(
     }
     assert measured["same"][1:] == (0, "100.0")
     found = re.findall(r"(\d) of 2 numbers found\n", printed)
-    assert len(found) == 3
-    assert found[0] == found[1]
+    assert len(found) == 4
+    assert found[0] == found[1] == found[2]
+    assert "rounded session: KL 0.00000 nats" in printed  # 192 tokens are too few
     assert 0 < measured["smaller"][1] < 0.1
     assert measured["smaller"][0] < 0.4 * measured["same"][0]
 

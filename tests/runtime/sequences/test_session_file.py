@@ -249,8 +249,8 @@ def test_header_size_is_bounded(path: Path) -> None:
 @pytest.mark.robustness
 def test_version_and_magic(path: Path) -> None:
     data = path.read_bytes()
-    path.write_bytes(data[:8] + struct.pack("<I", 2) + data[12:])
-    assert "version 2, this edgedec reads 1" in refused(path)
+    path.write_bytes(data[:8] + struct.pack("<I", 3) + data[12:])
+    assert "version 3, this edgedec reads 1 and 2" in refused(path)
     path.write_bytes(b"GGUF" + data[4:])
     assert "begins with b'GGUF" in refused(path)
 
