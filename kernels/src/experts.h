@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "linear.h"
+#include "mapped_files.h"
 
 namespace edk {
 namespace {
@@ -218,6 +219,21 @@ inline const uint8_t* expert_panels(const Matrix& matrix, int64_t k, int64_t exp
   return matrix.packed + expert * ceil_div(matrix.n, kPanel) * panel_bytes(matrix.format, k);
 }
 
+/// Has the matrices of the chosen experts read, where those are on the disk, and of no others.
+inline void bring_in_chosen(const ExpertsPlan& plan) {
+  const ExpertsArgs& args = *plan.args;
+  const auto bring_in_part = [](const Matrix& matrix, int64_t k, int64_t expert) {
+    bring_in(expert_panels(matrix, k, expert), expert_panels(matrix, k, expert + 1) -
+                                                   expert_panels(matrix, k, expert));
+  };
+  for (int64_t c = 0; c < plan.routes.n_chosen; ++c) {
+    const int64_t expert = plan.routes.chosen[c].expert;
+    bring_in_part(args.gate, args.k, expert);
+    bring_in_part(args.up, args.k, expert);
+    bring_in_part(args.down, args.gate.n, expert);
+  }
+}
+
 constexpr float kClampedSlope = 1.702f;
 
 /// What `gate` lets through of `up` where both stay within `limit`. A NaN stays one: the second operand
@@ -334,6 +350,7 @@ void experts(const ExpertsArgs& args, const Parallel& parallel) {
   lay_out(ScratchUse::kRoutes,
           [&](Carver& carver) { carve_routes(args, plan.shares, carver, &plan.routes); });
   route(args, &plan.routes);
+  bring_in_chosen(plan);
   lay_out(ScratchUse::kOperator, [&](Carver& carver) { carve_experts(&plan, carver); });
   const int64_t n_chosen = plan.routes.n_chosen;
   run_tasks(parallel, args.rows * plan.rows.groups < kSerialGroups, args.rows, prepare_single_task,

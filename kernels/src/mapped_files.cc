@@ -1,5 +1,7 @@
 #include "mapped_files.h"
 
+#include <algorithm>
+
 #if !defined(_WIN32)
 #include <sys/mman.h>
 #include <unistd.h>
@@ -31,10 +33,30 @@ void advise(const void* data, int64_t n_bytes, int hint) {
 #endif
 }
 
+constexpr uintptr_t kPagesAtOnce = 512;
+
 }  // namespace
 
 void expect_scattered_reads(const void* data, int64_t n_bytes) { advise(data, n_bytes, kScattered); }
 
 void expect_whole_reads(const void* data, int64_t n_bytes) { advise(data, n_bytes, kWhole); }
+
+void bring_in(const void* data, int64_t n_bytes) {
+#if defined(__linux__)
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto start = reinterpret_cast<uintptr_t>(data), stop = start + static_cast<uintptr_t>(n_bytes);
+  unsigned char is_there[kPagesAtOnce];
+  for (uintptr_t first = start / page * page; first < stop; first += kPagesAtOnce * page) {
+    const uintptr_t n = std::min(kPagesAtOnce, (stop - first + page - 1) / page);
+    if (mincore(reinterpret_cast<void*>(first), n * page, is_there) != 0) return;
+    uintptr_t begin = 0, end = n;
+    while (begin < n && (is_there[begin] & 1)) ++begin;
+    while (end > begin && (is_there[end - 1] & 1)) --end;
+    if (begin < end) madvise(reinterpret_cast<void*>(first + begin * page), (end - begin) * page, MADV_WILLNEED);
+  }
+#else
+  (void)data, (void)n_bytes;
+#endif
+}
 
 }  // namespace edk

@@ -13,4 +13,8 @@ void expect_scattered_reads(const void* data, int64_t n_bytes);
 /// if its file system can: looking up small pages took a tenth to a sixth of the time of reading weights.
 void expect_whole_reads(const void* data, int64_t n_bytes);
 
+/// Begins to read what memory lacks of `data` [n_bytes], if that is a mapped file, and nothing around it. A
+/// page that is not there when it is needed makes Linux read as much around it as the disk is set to.
+void bring_in(const void* data, int64_t n_bytes);
+
 }  // namespace edk

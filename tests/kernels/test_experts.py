@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import mmap
+import os
+import sys
 
 import numpy as np
 import pytest
@@ -360,3 +364,44 @@ def test_a_graph_that_is_wrong_is_refused(node, name, value, text):
         if name in values:
             values[name] = value
     refuses(node, text)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems are not told what is read")
+def test_of_a_file_only_chosen_experts_are_read(rng, tmp_path):
+    """Nor what lies around them, however much of a file the system reads at once."""
+    q4_0, k, inner, n_experts, chosen = FORMATS["q4_0"].index, 256, 512, 40, [3, 30]
+    n_pages = cpu.packed_nbytes(q4_0, inner, k) // mmap.PAGESIZE
+    whole = bytes(3 * n_experts * n_pages * mmap.PAGESIZE)
+    with (tmp_path / "weights").open("w+b") as file:
+        file.write(whole)
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    data = np.frombuffer(mapped, np.uint8).reshape(3, n_experts, -1)
+    if is_in_memory(data).any():
+        pytest.skip("the file system keeps all files in memory")
+    shapes = ((inner, k), (inner, k), (k, inner))
+    matrices = tuple(
+        experts_op.PackedExperts(part, q4_0, *shape)
+        for part, shape in zip(data, shapes, strict=True)
+    )
+    router = np.zeros((1, n_experts), np.float32)
+    router[0, chosen] = 1
+    x = rng.standard_normal((1, k)).astype(np.float32)
+    experts_op.experts(x, router, matrices, len(chosen))
+    by_expert = is_in_memory(data).reshape(3, n_experts, n_pages)
+    assert by_expert[:, chosen].all()
+    assert by_expert.sum() == by_expert[:, chosen].size
+
+
+def is_in_memory(data):
+    """Returns which pages of ``data`` are."""
+    pages = np.zeros(data.nbytes // mmap.PAGESIZE, np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    address = ctypes.c_void_p(data.ctypes.data)
+    assert (
+        libc.mincore(address, ctypes.c_size_t(data.nbytes), pages.ctypes.data_as(ctypes.c_void_p))
+        == 0
+    )
+    return pages & 1
