@@ -57,6 +57,7 @@ _FORMATS = (
     _Plain(5, np.uint8, _SUPER, _SUPER, np.uint8, 32, 32),
     _Plain(6, np.uint8, _SUPER, 0, np.int8, 16),
     _Plain(3, np.uint8, 32),
+    _Plain(2, np.uint8, 32),
 )
 
 

@@ -95,6 +95,7 @@ _ROWS = (
     QuantFormat("q5_k", 10, 5, ScaleKind.TWO_MIN),
     QuantFormat("q6_k", 11, 6, ScaleKind.TWO, 32),
     QuantFormat("q3_nl", 12, 3, ScaleKind.SINGLE, 16, (0, 6, 10, 13, 16, 19, 23, 28)),
+    QuantFormat("q2_0", 13, 2, ScaleKind.SINGLE, 8, (7, 8, 9, 10)),
 )
 FORMATS: dict[str, QuantFormat] = {row.name: row for row in _ROWS}
 EVEN_FORMATS = tuple(row.name for row in _ROWS if not row.levels)

@@ -261,9 +261,9 @@ def _tq2_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
 
 def _few_bits(fmt: QuantFormat, codes: Bytes, scale: Bytes) -> PlainTensor:
     """Returns ``codes`` that count from -1, with one scale for each block, in groups of 32."""
-    shifted = _codes(codes) + np.uint8(fmt.zero_point - 1)
-    n_groups = shifted.shape[1] // 32 // scale.shape[1]
-    return PlainTensor(fmt, shifted, np.repeat(_half(scale), n_groups, axis=1))
+    flat = _codes(codes)
+    n_groups = flat.shape[1] // 32 // scale.shape[1]
+    return PlainTensor(fmt, flat, np.repeat(_half(scale), n_groups, axis=1))
 
 
 def _q1_0(fmt: QuantFormat, rows: Bytes) -> PlainTensor:
@@ -351,12 +351,12 @@ TENSOR_TYPES: dict[int, TensorType] = {
     23: _converted("IQ4_XS", 256, 136, _iq4_xs, "q8_0"),
     29: _from_library("IQ1_M", 56),
     30: _row("BF16", 1, 2, _floats(np.uint16)),
-    34: _row("TQ1_0", 256, 54, _tq1_0, kept_as="q4_0"),
-    35: _row("TQ2_0", 256, 66, _tq2_0, kept_as="q4_0"),
+    34: _row("TQ1_0", 256, 54, _tq1_0, kept_as="q2_0"),
+    35: _row("TQ2_0", 256, 66, _tq2_0, kept_as="q2_0"),
     39: _row("MXFP4", 32, 17, _mxfp4, kept_as="q5_0"),
     40: _converted("NVFP4", 64, 36, _nvfp4, "q8_0"),
-    41: _row("Q1_0", 128, 18, _q1_0, kept_as="q4_0"),
-    42: _row("Q2_0", 64, 18, _q2_0, kept_as="q4_0"),
+    41: _row("Q1_0", 128, 18, _q1_0, kept_as="q2_0"),
+    42: _row("Q2_0", 64, 18, _q2_0),
 }
 """Every tensor type that can be read, by its number in the file."""
 

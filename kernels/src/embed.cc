@@ -19,6 +19,7 @@ int level_at(const uint8_t* codes, int quad, int byte) {
 int code_at(const uint8_t* codes, int bits, int channel, int k_in_group) {
   const int quad = k_in_group / 4, byte = 4 * channel + k_in_group % 4;
   if (bits == 3) return level_at(codes, quad, byte);
+  if (bits == 2) return (codes[quad / 4 * kVector + byte] >> (2 * (quad % 4))) & 3;
   if (bits == 8) return codes[quad * kVector + byte];
   const int nibble = (codes[quad / 2 * kVector + byte] >> (4 * (quad % 2))) & 15;
   const uint8_t* high = codes + kQuads / 2 * kVector;

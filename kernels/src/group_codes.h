@@ -24,6 +24,12 @@ EDK_INLINE Bytes load_nibbles(const uint8_t* codes) {
 
 template <int Bits, int Pair>
 EDK_INLINE void unpack_pair(const uint8_t* codes, const Bytes* high, GroupCodes* out) {
+  if constexpr (Bits == 2) {
+    const Bytes four = load_bytes(codes + Pair / 2 * kVector);
+    out->quad[2 * Pair] = two_bits<4 * (Pair % 2)>(four);
+    out->quad[2 * Pair + 1] = two_bits<4 * (Pair % 2) + 2>(four);
+    return;
+  }
   const Bytes both = load_nibbles<Bits, Pair>(codes);
   if constexpr (Bits == 3) {
     out->quad[2 * Pair] = to_levels(low_nibbles(both));

@@ -15,6 +15,7 @@
 //            TWO      16 x f16 scale, 2g x [16 x i8 sub_scale]
 //   codes    a group is 8 quads of 4 consecutive k; byte 4c + t of a quad belongs to channel c, k = 4j + t.
 //     4 bit  4 x 64 bytes: vector v holds quad 2v in its low nibbles, quad 2v + 1 in its high ones
+//     2 bit  2 x 64 bytes: bits 2i, 2i+1 of vector v are quad 4v + i
 //     3 bit  3 x 64 bytes: as 4 bit for quads 0 to 5, in bits 0-2 of each nibble; bit 3 of the low
 //            nibbles of vector v is bit v of quad 6, that of the high ones of quad 7
 //     5 bit  as 4 bit for bits 0-3, then 64 bytes: bit j of a byte is bit 4 of quad j
@@ -43,10 +44,10 @@ constexpr Format kFormats[] = {
     {4, ScaleKind::kOne, 8},     {4, ScaleKind::kOneMin, 0},  {5, ScaleKind::kOne, 16},
     {5, ScaleKind::kOneMin, 0},  {8, ScaleKind::kOne, 128},   {8, ScaleKind::kOneMin, 0},
     {4, ScaleKind::kTwoMin, 0},  {5, ScaleKind::kTwoMin, 0},  {6, ScaleKind::kTwo, 32},
-    {3, ScaleKind::kOne, 16},
+    {3, ScaleKind::kOne, 16},    {2, ScaleKind::kOne, 1},
 };
 constexpr int kNumFormats = sizeof(kFormats) / sizeof(kFormats[0]);
-enum FormatIndex { kF32, kF16, kBf16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ8_1, kQ4K, kQ5K, kQ6K, kQ3Nl };
+enum FormatIndex { kF32, kF16, kBf16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ8_1, kQ4K, kQ5K, kQ6K, kQ3Nl, kQ2_0 };
 
 constexpr int64_t kCacheLine = 64;                 // bytes; no two threads ever write the same one
 // Weights are fetched so far ahead of the group in work: early from memory into the second cache, soon
@@ -63,7 +64,7 @@ constexpr int kGroupsPerBlock = kSuper / kGroup;
 constexpr uint8_t kThreeBitLevels[16] = {0, 6, 10, 13, 16, 19, 23, 28, 0, 6, 10, 13, 16, 19, 23, 28};
 
 /// Bits of what products are taken with, for codes of `bits`.
-constexpr int product_bits(int bits) { return bits == 3 ? 5 : bits; }
+constexpr int product_bits(int bits) { return bits == 3 ? 5 : bits == 2 ? 4 : bits; }
 
 constexpr bool is_float(int format) { return kFormats[format].kind == ScaleKind::kNone; }
 

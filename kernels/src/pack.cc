@@ -42,6 +42,13 @@ void pack_three_bits(const uint8_t (&quad)[kQuads][kVector], uint8_t* out) {
     }
 }
 
+void pack_two_bits(const uint8_t (&quad)[kQuads][kVector], uint8_t* out) {
+  std::memset(out, 0, 2 * kVector);
+  for (int j = 0; j < kQuads; ++j)
+    for (int b = 0; b < kVector; ++b)
+      out[j / 4 * kVector + b] |= static_cast<uint8_t>(quad[j][b] << 2 * (j % 4));
+}
+
 void pack_group_codes(const Source& source, int64_t k, int bits, uint8_t* out) {
   uint8_t quad[kQuads][kVector];
   for (int j = 0; j < kQuads; ++j) gather_quad(source, k, j, quad[j]);
@@ -50,6 +57,7 @@ void pack_group_codes(const Source& source, int64_t k, int bits, uint8_t* out) {
     return;
   }
   if (bits == 3) return pack_three_bits(quad, out);
+  if (bits == 2) return pack_two_bits(quad, out);
   for (int v = 0; v < kQuads / 2; ++v)
     for (int b = 0; b < kVector; ++b)
       out[v * kVector + b] =

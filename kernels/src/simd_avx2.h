@@ -243,6 +243,10 @@ template <int Bit>
 inline Bytes with_bits45(Bytes low, Bytes high) {
   return or_bytes(low, and_bytes(shift_bits<Bit, 4>(high), 0x30));
 }
+template <int Bit>
+inline Bytes two_bits(Bytes a) {
+  return and_bytes(shift_bits<Bit, 0>(a), 3);
+}
 
 inline Bytes spare_bits(Bytes a, Bytes b, Bytes c) {
   const Bytes first = and_bytes(shift_bits<3, 0>(a), 0x11), second = and_bytes(shift_bits<3, 1>(b), 0x22);

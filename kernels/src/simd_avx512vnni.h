@@ -144,6 +144,10 @@ template <int Bit>
 inline Bytes with_bits45(Bytes low, Bytes high) {
   return or_masked(low, shift_bits<Bit, 4>(high), 0x30);
 }
+template <int Bit>
+inline Bytes two_bits(Bytes a) {
+  return _mm512_and_si512(shift_bits<Bit, 0>(a), _mm512_set1_epi8(3));
+}
 inline Bytes spare_bits(Bytes a, Bytes b, Bytes c) {
   const Bytes first = _mm512_and_si512(shift_bits<3, 0>(a), _mm512_set1_epi8(0x11));
   return or_masked(or_masked(first, shift_bits<3, 1>(b), 0x22), shift_bits<3, 2>(c), 0x44);

@@ -264,6 +264,10 @@ inline Bytes with_bits45(Bytes low, Bytes high) {
 }
 
 inline uint8x16_t and_bytes(uint8x16_t a, uint8_t mask) { return vandq_u8(a, vdupq_n_u8(mask)); }
+template <int Bit>
+inline Bytes two_bits(Bytes a) {
+  return {and_bytes(shift_bits<Bit, 0>(a.v), 3)};
+}
 inline Bytes spare_bits(Bytes a, Bytes b, Bytes c) {
   const uint8x16_t first = and_bytes(shift_bits<3, 0>(a.v), 0x11);
   const uint8x16_t second = and_bytes(shift_bits<3, 1>(b.v), 0x22);

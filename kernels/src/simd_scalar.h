@@ -203,6 +203,12 @@ inline Bytes with_bits45(Bytes low, Bytes high) {
     low.lane[i] = static_cast<uint8_t>(low.lane[i] | (((high.lane[i] >> Bit) & 3) << 4));
   return low;
 }
+/// Bits `Bit`, `Bit + 1` of each byte.
+template <int Bit>
+inline Bytes two_bits(Bytes a) {
+  for (uint8_t& x : a.lane) x = (x >> Bit) & 3;
+  return a;
+}
 /// Quads 6 and 7 of codes of 3 bits, as two nibbles a byte, from the vectors of quads 0 to 5.
 inline Bytes spare_bits(Bytes a, Bytes b, Bytes c) {
   for (int i = 0; i < 64; ++i)

@@ -217,7 +217,8 @@ inline Tile find_tile(int format, int64_t m) {
     case kQ4K: return tile_of_rows<kQ4K>(m);
     case kQ5K: return tile_of_rows<kQ5K>(m);
     case kQ6K: return tile_of_rows<kQ6K>(m);
-    default: return tile_of_rows<kQ3Nl>(m);
+    case kQ3Nl: return tile_of_rows<kQ3Nl>(m);
+    default: return tile_of_rows<kQ2_0>(m);
   }
 }
 

@@ -96,7 +96,7 @@ def test_many_runs_of_one_session(linear_node, same_bits):
 @pytest.mark.parametrize(
     ("attribute", "value", "text"),
     [
-        ("format", 13, "format is 13, expected 0 to 12"),
+        ("format", 14, "format is 14, expected 0 to 13"),
         ("format", -1, "attribute format is -1, expected 0 to"),
         ("format", None, "attribute format is missing or not an integer"),
         ("format", 1.5, "attribute format is missing or not an integer"),
@@ -143,7 +143,7 @@ def test_embed_rank(embed_node):
         ({"formats": [9, 7]}, "attributes formats and n have 2 and 3 entries, expected one per"),
         ({"formats": [9] * 4, "n": [16] * 4}, "attributes formats and n have 4 and 4 entries"),
         ({"formats": None}, "attribute formats is missing or not a list of integers"),
-        ({"formats": [9, 7, 99]}, "format is 99, expected 0 to 12"),
+        ({"formats": [9, 7, 99]}, "format is 99, expected 0 to 13"),
         ({"n": [N, 17, -3]}, "n is -3, expected 1 to 2^31"),
         ({"n": [N, 17, 2**40]}, "n is 1099511627776, expected 1 to 2^31"),
         ({"n": [N, 17, 17]}, "w2 has shape [8192], expected [16384]"),

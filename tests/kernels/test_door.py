@@ -116,7 +116,7 @@ def test_struct_of_another_version():
 @pytest.mark.parametrize(
     ("fmt", "n", "k", "text"),
     [
-        (13, 16, 32, "weight format is 13, expected 0 to 12"),
+        (14, 16, 32, "weight format is 14, expected 0 to 13"),
         (-1, 16, 32, "weight format is -1"),
         (4, 0, 32, "matrix is [0, 32]"),
         (4, 16, -5, "matrix is [16, -5]"),

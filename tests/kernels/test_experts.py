@@ -352,7 +352,7 @@ def test_a_shut_gate_passes_the_residual_on(node, same_bits):
         ("n_used", 7, "attribute n_used is 7, expected 1 to 6"),
         ("n_experts", 0, "attribute n_experts is 0, expected 1 to 65536"),
         ("formats", [3, 3], "attribute formats has 2 entries, expected 3"),
-        ("formats", [3, 3, 13], "format is 13, expected 0 to 12"),
+        ("formats", [3, 3, 14], "format is 14, expected 0 to 13"),
         ("normed", 2, "attribute normed is 2, expected 0 to 1"),
         ("epsilon", -1.0, "attribute epsilon is -1, expected 0 or more"),
     ],

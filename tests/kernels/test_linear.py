@@ -108,8 +108,9 @@ def test_rows_do_not_see_each_other(fmt, isa, make_matrix, rng, same_bits):
         assert same_bits(linear_op.linear(x[shift:17], [matrix], **options), single[shift:17])
 
 
-def test_levels_give_the_bits_of_their_even_format(isa, make_plain, packed, rng, same_bits):
-    plain = make_plain(FORMATS["q3_nl"], 40, 544)
+@pytest.mark.parametrize("name", ["q3_nl", "q2_0"])
+def test_levels_give_the_bits_of_their_even_format(isa, name, make_plain, packed, rng, same_bits):
+    plain = make_plain(FORMATS[name], 40, 544)
     x = activations(rng, 19, 544)
     for m in (1, 2, 8, 19):
         found, expected = (

@@ -53,7 +53,7 @@ CANDIDATES = tuple(
             fmt
             for fmt in FORMATS.values()
             if fmt.kind in (ScaleKind.SINGLE, ScaleKind.ONE_MIN)
-            and fmt.name != "q8_1"  # no better than q8_0
+            and fmt.name not in ("q8_1", "q2_0")  # no better than q8_0; three values are too few
         ),
         key=stored_bits,
     )

@@ -27,7 +27,7 @@ gguf = pytest.importorskip("gguf", reason="needs the dev extra")
 OF_LIBRARY = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
 HELD_AS = {
     "Q2_K": "f32", "Q3_K": "q6_k", "IQ4_NL": "q8_0", "IQ4_XS": "f32", "MXFP4": "q5_0",
-    "TQ1_0": "q4_0", "TQ2_0": "q4_0", "NVFP4": "f32", **dict.fromkeys(OF_LIBRARY, "f32"),
+    "TQ1_0": "q2_0", "TQ2_0": "q2_0", "NVFP4": "f32", **dict.fromkeys(OF_LIBRARY, "f32"),
 }  # fmt: skip
 """Types without a storage format of their own -> the one that holds them to the last bit."""
 OF_PACKAGE = [row for row in TENSOR_TYPES.items() if row[1].name not in ("Q1_0", "Q2_0")]
@@ -83,7 +83,7 @@ def test_types_of_one_and_two_bits_equal_llama_cpp(kind: int, name: str) -> None
     # what it makes of both.
     stored = np.load(Path(__file__).with_name("ggml_few_bits.npz"))
     plain = TENSOR_TYPES[kind].plain(stored[f"{name}_rows"])
-    assert plain.format.name == "q4_0"
+    assert plain.format.name == "q2_0"
     np.testing.assert_array_equal(plain.dequantize(), stored[f"{name}_values"])
 
 
