@@ -164,7 +164,8 @@ class SessionMemory:
         """Writes what the sequences used last hold, and what was loaded for models not open yet.
 
         text: write what is known of it instead, wherever that is remembered.
-        is_rounded: see `write_states`.
+        is_rounded: see `write_states`. What follows rounded rows is rounded, too, so that every
+            file says what is approximate.
 
         Raises:
             SessionError: The file cannot be written.
@@ -184,7 +185,7 @@ class SessionMemory:
                 for role, model in self._known.items()
                 if role in states
             },
-            is_rounded=is_rounded,
+            is_rounded=is_rounded or self.is_approximate,
         )
 
     def load(self, path: Path) -> int:

@@ -69,6 +69,8 @@ def test_a_rounded_session_is_smaller_and_says_so(
     before = small.read_bytes()
     shown = cli("run", smollm2_bundle, prompt, "--raw", "-n", 4, "--session", small)
     assert "tokens, rounded: what follows is approximate" in shown.err
+    later = cli("run", smollm2_bundle, prompt, "--raw", "-n", 4, "--session", small)
+    assert "tokens, rounded: what follows is approximate" in later.err  # without --round-session
     small.write_bytes(before[:-1] + b"\1")
     assert "SHA-256" in cli(*options, "--session", small).error
     assert "needs --session" in cli(*options, "--round-session").error
