@@ -201,7 +201,7 @@ def _digits(base: int) -> Float32:
 
 
 class _Source:
-    """Bytes that `_packed` wrote, of which no more are unpacked than are asked for."""
+    """Unpacks what `_packed` wrote, no more bytes than are asked for."""
 
     def __init__(self, packed: bytes) -> None:
         self._coder = zlib.decompressobj(-zlib.MAX_WBITS)
